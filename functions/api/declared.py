@@ -27,7 +27,7 @@ class Declared(Generic[Value]):
         return f"{self.document.file}:{self.document.line}" if self.document.line else self.document.file
 
     def problem(self, path: Sequence[str | int], message: str) -> Problem:
-        """Return a problem with the value at `path` of the document."""
+        """Return a problem with the value at `path` of the document, with its location."""
         return self.document.problem(path, message)
 
 
@@ -40,7 +40,7 @@ class Accepted(Declared[Value]):
 
 
 def policy_minima(objects: "Iterable[Declared[Any]]") -> dict[str, int]:
-    """Return the initial replicas of each pool with an AutoscalingPolicy; if two have one pool, the first's."""
+    """Return `replicas.min` of the AutoscalingPolicy of each pool that has one; if two have one pool, the first's."""
     found: dict[str, int] = {}
     for policy in of_kind(objects, AutoscalingPolicy):
         found.setdefault(policy.value.spec.pool, policy.value.spec.replicas.min)

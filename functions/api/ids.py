@@ -78,8 +78,8 @@ def parse_model_ref(text: str) -> ModelRef | None:
 
 
 def pool_of_base(model_id: str) -> PoolName:
-    """Return the pool of a base model: `llama-3-8b` for itself, `acme.wiki` for a tenant's own `acme/wiki`. Weights,
-    engines and replicas use this name, which has no slash."""
+    """Return the pool of a base model: its id for a shared one (`llama-3-8b`), `acme.wiki` for a tenant's own
+    `acme/wiki`. Weights, engines and replicas use this name, which has no slash."""
     return PoolName(model_id.replace("/", ".", 1))
 
 

@@ -34,8 +34,8 @@ class ParsedKey:
 
 
 def mint(env: str, key_id: str, entropy: bytes) -> str:
-    """Return a whole key from at least 32 random bytes. Raises ValueError, which says what an environment and a key
-    id may be."""
+    """Return a whole key from at least 32 random bytes, of which the first 32 count. Raises ValueError for fewer, or
+    for an invalid environment or key id, and says what they may be."""
     if len(entropy) < 32:
         raise ValueError("a key needs 32 random bytes")
     if re.fullmatch(_ENV_PATTERN, env) is None:
@@ -48,7 +48,7 @@ def mint(env: str, key_id: str, entropy: bytes) -> str:
 
 
 def parse(text: str) -> ParsedKey | None:
-    """Parse a key; None for a wrong shape or checksum."""
+    """Parse a key into its id and secret; None for a wrong shape or checksum."""
     if len(text) > KEY_MAX_CHARS:
         return None
     match = _KEY.fullmatch(text)

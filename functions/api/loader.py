@@ -31,7 +31,8 @@ _SUFFIXES = (".yaml", ".yml")
 
 
 def read_files(paths: Iterable[Path], relative_to: Path | None, problems: list[Problem]) -> Iterator[tuple[str, bytes]]:
-    """Yield (name, content) of each file, by name; a folder stands for all YAML files below it."""
+    """Yield (name, content) of each file, by name; a folder stands for all YAML files below it. What cannot be read or
+    exceeds the total size is added to `problems` instead."""
     total_bytes = 0
     for file in _find(paths, problems):
         name = _name(file, relative_to)
@@ -91,7 +92,7 @@ class Loaded:
     ignored: tuple[Problem, ...] = ()
 
     def objects_of(self, kind: type[Kind]) -> list[Declared[Kind]]:
-        """Return the objects of one kind."""
+        """Return the objects of one kind, in their order."""
         return of_kind(self.objects, kind)
 
 
@@ -111,12 +112,13 @@ def load_directory(
 
 
 def load_texts(files: Iterable[tuple[str, bytes]], *, cache: ParseCache | None = None) -> Loaded:
-    """Load texts as (file name, bytes), such as those of a git hook; else like `load_directory`."""
+    """Load objects from (file name, content), such as those of a git hook; otherwise like `load_directory`."""
     return load_files(files, [], cache)
 
 
 def load_files(files: Iterable[tuple[str, bytes]], problems: list[Problem], cache: ParseCache | None) -> Loaded:
-    """Load files that arrive one by one; their reader adds what it could not read to `problems`."""
+    """Load files that arrive one by one, until there are too many problems; their reader adds what it could not read to
+    `problems`. ConfigInvalid has all problems."""
     judge = cache.result_of if cache is not None else judge_file
     objects: list[Declared[AnyObject]] = []
     ignored: list[Problem] = []

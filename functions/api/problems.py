@@ -63,7 +63,8 @@ def near_miss(found: object, allowed: Sequence[str]) -> str:
 
 
 def shown(found: object) -> str:
-    """Return the value in short form, in one line, as in YAML."""
+    """Return the value in short form, in one line, for a message: text in quotes, cut if it is long; `nothing`, `a
+    mapping`, `a list`, `the number 3`."""
     if found is None:
         return "nothing"
     if isinstance(found, dict):

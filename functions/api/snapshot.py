@@ -106,7 +106,7 @@ def content_hash(snapshot: Snapshot) -> str:
 
 
 def decode(document: bytes) -> Snapshot:
-    """Decode a whole document; SnapshotInvalid says what is wrong with it."""
+    """Decode a whole document; SnapshotInvalid says what is wrong with it. A delta raises BaseMissing."""
     if len(document) > SNAPSHOT_MAX_BYTES:
         raise SnapshotInvalid(f"snapshot of {len(document)} bytes is over the limit of {SNAPSHOT_MAX_BYTES}")
     return read(in_chunks(document), empty()).snapshot

@@ -58,7 +58,8 @@ def full_lines(snapshot: Snapshot) -> Iterator[bytes]:
 
 
 def delta_lines(new: Snapshot, base_hash: str, changes: Changes) -> Iterator[bytes]:
-    """Yield the lines of a delta from the content named `base_hash` to `new`."""
+    """Yield the lines of a delta from the content named `base_hash` to `new`; `changes` has new entries by section and
+    name, None for a removed one."""
     yield _header(new, base_hash)
     for section in SECTIONS:
         changed = changes.get(section, {})

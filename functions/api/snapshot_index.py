@@ -58,7 +58,8 @@ _SLICE = 500
 
 
 def base_of(models: Mapping[ModelId, ModelEntry], pool: str) -> ModelEntry | None:
-    """Return the base model whose name the pool has (`pool_of_base`); None if there is none."""
+    """Return the base model whose name the pool has (`pool_of_base`), a shared model or a tenant's own; None if there
+    is none."""
     dots = (at for at, character in enumerate(pool) if character == ".")
     for name in (pool, *(f"{pool[:at]}/{pool[at + 1 :]}" for at in dots)):
         found = models.get(ModelId(name))
@@ -68,7 +69,7 @@ def base_of(models: Mapping[ModelId, ModelEntry], pool: str) -> ModelEntry | Non
 
 
 def check_entries(tables: Tables, entries: Iterable[AnyEntry], breathe: Breathe) -> None:
-    """Raise SnapshotInvalid for the first entry that names an entry which is not in the tables."""
+    """Raise SnapshotInvalid for the first of `entries` that refers to an entry which is not in the tables."""
     for count, entry in enumerate(entries):
         if isinstance(entry, KeyEntry):
             if entry.tenant not in tables.tenants:
@@ -144,8 +145,8 @@ def empty() -> Indexed:
 
 
 def indexed(snapshot: Snapshot, base: Indexed | None = None, breathe: Breathe = without_pause) -> Indexed:
-    """Return the snapshot with tables and tree, sharing equal entries with the base; SnapshotInvalid if it is
-    inconsistent."""
+    """Return the snapshot with tables and tree, sharing equal entries with the base (None: the empty content);
+    SnapshotInvalid if a name occurs twice or a reference is broken."""
     base = base or empty()
     comparison = Comparison(base.snapshot)
     for section in SECTIONS:
@@ -162,7 +163,8 @@ def indexed(snapshot: Snapshot, base: Indexed | None = None, breathe: Breathe = 
 
 
 def applied(base: Indexed, header: Snapshot, changes: Changes, breathe: Breathe = without_pause) -> Indexed:
-    """Return the base with the changes applied, with the header's epoch and origin (its sections are ignored)."""
+    """Return the base with the changes applied, with the header's epoch and origin (its sections are ignored).
+    SnapshotInvalid if a reference is broken."""
     tables: dict[str, Any] = {}
     sections: dict[str, tuple[AnyEntry, ...]] = {}
     branches: dict[str, Branch] = {}
@@ -189,7 +191,8 @@ def applied(base: Indexed, header: Snapshot, changes: Changes, breathe: Breathe 
 
 
 def changes_between(old: Indexed, new: Indexed) -> dict[str, dict[str, AnyEntry | None]]:
-    """Return the changes from old to new; only buckets with different digests are compared."""
+    """Return by section and name the entries that differ in `new`, None for a removed one; only buckets with different
+    digests are compared."""
     changes: dict[str, dict[str, AnyEntry | None]] = {}
     for section in SECTIONS:
         before, after = old.tree.branches[section], new.tree.branches[section]
@@ -225,7 +228,8 @@ def _merged(
     named: Callable[[AnyEntry], str],
     breathe: Breathe,
 ) -> list[AnyEntry]:
-    """Merge the changes into the section: copy runs of unchanged entries between changed, added or removed ones."""
+    """Return the section with the changes merged in: copy runs of unchanged entries between changed, added or removed
+    ones."""
     merged: list[AnyEntry] = []
     position = 0
     for count, name in enumerate(ordered):

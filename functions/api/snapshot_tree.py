@@ -49,7 +49,7 @@ class HashTree:
 
     @property
     def size_bytes(self) -> int:
-        """Size of all entries in the document."""
+        """Size of all entries in the whole document, without its header"""
         return sum(sum(branch.sizes_bytes) for branch in self.branches.values())
 
 
@@ -67,7 +67,8 @@ EMPTY_TREE = tree_of({section: Branch() for section in SECTIONS})
 
 
 def grown(branch: Branch, entries: Mapping[str, AnyEntry], touched: Sequence[str], breathe: Breathe) -> Branch:
-    """Return the branch updated for `entries`; `touched` are the names that were added, changed or removed."""
+    """Return the branch updated for `entries`, all of its section; `touched` are the names that were added, changed or
+    removed."""
     by_bucket: dict[int, list[str]] = {}
     for count, name in enumerate(touched):
         by_bucket.setdefault(bucket_of(name), []).append(name)

@@ -12,7 +12,8 @@ import msgspec
 
 
 def prepare() -> int:
-    """Prepare every Struct of this project that is imported by now, and return their number. Takes milliseconds."""
+    """Prepare every Struct of this project that is imported by now for decoding, and return their number. Takes
+    milliseconds."""
     types = set(_below(msgspec.Struct))
     for each in types:
         with contextlib.suppress(TypeError):  # a type that is only built or encoded, never decoded

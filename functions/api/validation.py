@@ -44,7 +44,8 @@ _MAY_BE_SECRET = (("hmacSha256",),)
 
 
 def validate(kind: type[Kind], written: Written) -> tuple[Kind | None, list[Problem]]:
-    """Return the document as an object of its kind, or the problems that prevent it."""
+    """Return the document as an object of its kind and no problems, or None and the problems that prevent it (at most
+    MAX_PROBLEMS)."""
     try:
         return kind.model_validate_json(orjson.dumps(written.value)), []
     except ValidationError as error:
@@ -56,7 +57,8 @@ def validate(kind: type[Kind], written: Written) -> tuple[Kind | None, list[Prob
 
 
 def _without_echoes(kind: type[BaseModel], errors: list[ErrorDetails]) -> Iterator[ErrorDetails]:
-    """Report one mistake once: a misspelt key is not also missing, a list with a wrong item not also too short."""
+    """Yield the errors so that one mistake is reported once: a misspelt key is not also missing, a list with a wrong
+    item not also too short."""
     meant = {
         (*details["loc"][:-1], name)
         for details in errors

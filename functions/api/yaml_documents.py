@@ -38,7 +38,7 @@ class Document:
         return self.tree().locate(path)
 
     def problem(self, path: Sequence[str | int], message: str) -> Problem:
-        """Return a problem with the value at `path`."""
+        """Return a problem with the value at `path`, with its location in the file."""
         return Problem(self.locate(path), path_text(path), message)
 
 

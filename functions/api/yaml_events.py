@@ -45,7 +45,8 @@ def events(file: str, text: str, first_line: int = 1) -> Iterator[Event]:
 
 
 def _conflict(file: str, text: str, first_line: int) -> YamlInvalid | None:
-    """Return an error for an unresolved merge conflict, which the parser reports a line or more after its cause."""
+    """Return an error for the text's first unresolved merge conflict, which the parser reports a line or more after its
+    cause; None if there is none."""
     found = _CONFLICT.search(text)
     if found is None:
         return None

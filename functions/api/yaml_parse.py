@@ -54,7 +54,8 @@ class Parsed:
 
 
 def parse_text(file: str, text: str, first_line: int = 1) -> Parsed:
-    """Parse a text; `first_line` is its first line in the file."""
+    """Parse a text into its documents and problems; an error ends the parse, but documents before it count.
+    `first_line` is the text's first line in the file."""
     builder = _Builder(file, first_line)
     try:
         for event in events(file, text, first_line):
@@ -160,7 +161,8 @@ class _Builder:
             self.problems.append(Problem(place, "", message))
 
     def _attach(self, node: Node) -> None:
-        """Add a finished node to its parent, or as the document's root."""
+        """Add a finished node to its parent, or as the document's root unless it is empty. Of two equal keys in a
+        mapping the first stays."""
         if not self._open:
             if node.value is not None:
                 self.documents.append((len(self.starts) - 1, node))

@@ -42,7 +42,7 @@ class Node:
         return None
 
     def at(self, path: Sequence[str | int]) -> "Node | None":
-        """Return the node at the path, or None."""
+        """Return the node at the path below this one, or None."""
         node: Node | None = self
         for part in path:
             node = node.child(part) if node is not None else None
@@ -70,7 +70,8 @@ class Node:
         return SourceLocation(place.file, place.line, place.column + node.text_offset + offset_chars)
 
     def locate_key(self, path: Sequence[str | int]) -> SourceLocation:
-        """Return the location of the path's last key."""
+        """Return the location of the path's last key; if it is missing, of the mapping that should have it, and for a
+        list item of the item."""
         parent = self.at(path[:-1])
         last = path[-1] if path else None
         if parent is None or not isinstance(last, str):

@@ -21,7 +21,8 @@ __all__ = ["Everything", "problems"]
 
 
 def problems(objects: Sequence[Declared[AnyObject]], *, complete: bool) -> Iterator[Problem]:
-    """Yield every problem between the objects."""
+    """Yield every problem between the objects. Unless they are `complete`, only those of names and doubles: references
+    to other objects are not checked."""
     everything = sorted_out(objects)
     yield from references.name_problems(objects, everything)
     yield from fallbacks.doubles(everything)

@@ -30,7 +30,7 @@ class Everything:
     autoscaling: list[Declared[AutoscalingPolicy]]
 
     def pools(self) -> dict[str, Declared[InferenceService]]:
-        """Return the pools by name; if two services have one pool, the first."""
+        """Return the services by the name of their pool; if two services have one pool, the first."""
         pools: dict[str, Declared[InferenceService]] = {}
         for service in self.services:
             pools.setdefault(service.value.pool or "", service)

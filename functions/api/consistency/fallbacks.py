@@ -52,7 +52,7 @@ def problems(everything: Everything) -> Iterator[Problem]:
 
 
 def find_circle(hops: Iterable[Hop]) -> list[Hop] | None:
-    """Return the hops of one cycle, in order; None if there is none."""
+    """Return the hops of one cycle, in order; None if there is none. Hops from a pool to itself are ignored."""
     leaving: dict[str, list[Hop]] = {}
     for edge in hops:
         if edge.source != edge.target:  # the policy's own findings report it
@@ -66,7 +66,8 @@ def find_circle(hops: Iterable[Hop]) -> list[Hop] | None:
 
 
 def _walk(start: str, leaving: Mapping[str, list[Hop]], done: set[str]) -> list[Hop] | None:
-    """Search depth first from one pool, with an explicit stack, because the input determines the depth."""
+    """Return the hops of a cycle that can be reached from `start`, or None, and add the pools searched to `done`. Depth
+    first with an explicit stack, because the input determines the depth."""
     way: list[Hop] = []
     on_way = {start}
     stack = [iter(leaving[start] if start not in done else [])]
@@ -162,8 +163,9 @@ def scaling_problems(everything: Everything) -> Iterator[Problem]:
 
 
 def _bounds(policy: Declared[AutoscalingPolicy], service: Declared[InferenceService]) -> Iterator[Problem]:
-    """Check that the pool starts with the service's declared minReplicas, and never exceeds its maxReplicas. Values
-    that the autoscaler wrote there are not declarations."""
+    """Check that the service's declared minReplicas, with which the pool starts, lies within the policy's bounds, and
+    that the policy's maximum does not exceed the service's. Values that the autoscaler wrote there are not
+    declarations."""
     replicas = policy.value.spec.replicas
     start, most = service.value.bounds_under(replicas.min)
     if replicas.max > most:
@@ -178,7 +180,7 @@ def _bounds(policy: Declared[AutoscalingPolicy], service: Declared[InferenceServ
 
 
 def _promised(policy: Declared[AutoscalingPolicy], admission: Declared[AdmissionPolicy]) -> Iterator[Problem]:
-    """Check that the interactive band has a `slo` if a rule refers to it."""
+    """Check that the interactive band has a `ttftSlo` if a scaling rule of the pool refers to it."""
     interactive = admission.value.spec.bands.interactive
     if interactive is not None and interactive.ttft_slo is not None:
         return

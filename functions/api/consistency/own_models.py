@@ -16,7 +16,7 @@ from functions.api.problems import Problem, shown
 
 
 def owners(everything: Everything) -> dict[str, str]:
-    """Return the owner of each pool that has the name of a tenant's own model."""
+    """Return by pool the tenant that owns its base model, for the pools named after a tenant's own model."""
     return {
         model.value.pool: model.value.owner
         for model in everything.models

@@ -46,7 +46,8 @@ def _tiers(everything: Everything) -> Iterator[Problem]:
 
 
 def _rollouts(everything: Everything) -> Iterator[Problem]:
-    """Check models' rollouts; the default, `default`, is built in if it is not declared."""
+    """Check that models' rollouts name a declared RolloutPolicy; the default, `default`, is built in if it is not
+    declared."""
     rollouts = {rollout.value.metadata.name for rollout in everything.rollouts}
     for model in everything.models:
         spec = model.value.spec
@@ -155,7 +156,8 @@ def model_problems(everything: Everything) -> Iterator[Problem]:
 
 
 def _same_weights(model: Declared[Model], service: InferenceService) -> Iterator[Problem]:
-    """Check that the pool's storageUri, which it starts from before anything is published, is one of the versions."""
+    """Check that the pool's storageUri, which it starts from before anything is published, is one of the model's
+    versions; nothing is checked if either is missing."""
     served = service.spec.predictor.model
     spec = model.value.spec
     artifacts = [version.artifact for version in spec.versions]

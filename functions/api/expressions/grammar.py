@@ -64,7 +64,8 @@ _WORDS = {
 
 
 def parse_tree(text: str, start: str) -> Tree[Token]:
-    """Return the tree of one expression; ExpressionInvalid with the first character that does not fit."""
+    """Return the tree of one expression; ExpressionInvalid with the first character that does not fit, or if the text
+    is too long. `start` is the grammar's rule."""
     if len(text) > TEXT_MAX_CHARS:
         raise ExpressionInvalid(f"{len(text)} characters; allowed: at most {TEXT_MAX_CHARS}", 0)
     try:
@@ -95,7 +96,8 @@ def _error_message(text: str, start: str, error: UnexpectedInput) -> ExpressionI
 
 
 def _listed(terminals: Iterable[Any]) -> str:
-    """List the terminals in the order of the table, so that an error is always the same text."""
+    """Return the terminals' descriptions as text, in the order of the table, so that an error is always the same text;
+    `nothing more` if there are none."""
     names = {str(terminal) for terminal in terminals}
     words = [word for name, word in _WORDS.items() if name in names]
     return ", or ".join(words) or "nothing more"

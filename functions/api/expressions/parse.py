@@ -129,7 +129,8 @@ def _metric(token: Token, metrics: tuple[Metric, ...]) -> Metric:
 
 
 def _measured(text: str, amount: _Tree, metric: Metric, allowed: list[str]) -> Ratio | Seconds:
-    """Return the amount in the metric's own dimension."""
+    """Return the amount in the metric's own dimension; ExpressionInvalid for another dimension or a ratio above 100%.
+    `allowed` is for that message."""
     if amount.data == "percent" and metric.is_ratio:
         percent = Decimal(_token(amount, 0))
         if percent > 100:

@@ -60,7 +60,8 @@ def _checked_digest(text: str) -> str:
 
 
 def matching(pattern: str) -> Any:
-    """Return a field with the pattern for schemas only: the validator's own error messages are better."""
+    """Return a Field whose pattern is only in the schema, not validated: the validator's own error messages are
+    better."""
     return Field(json_schema_extra={"pattern": f"^(?:{pattern})$"})
 
 

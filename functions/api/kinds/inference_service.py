@@ -45,7 +45,8 @@ Count = Annotated[int, Field(ge=0, le=100_000)]
 
 
 def is_pool(labels: Mapping[str, str]) -> bool:
-    """Return True if a service on a cluster is a pool's own."""
+    """Return True if these are the labels of a pool's own service on a cluster, not of one that the controller made for
+    another version."""
     return POOL_LABEL in labels and VERSION_OF_LABEL not in labels
 
 
@@ -191,12 +192,13 @@ class InferenceService(Foreign):
 
     @property
     def replica_bounds(self) -> tuple[int, int]:
-        """Fewest and most replicas; without a limit, the largest number that the contract allows."""
+        """Declared fewest and most replicas, 1 if not declared; for a maximum of 0 (no limit), the largest number that
+        the contract allows"""
         return self.bounds_under(None)
 
     def bounds_under(self, policy_min: int | None) -> tuple[int, int]:
         """Return fewest and most replicas under an AutoscalingPolicy with this `replicas.min`, which replaces an
-        undeclared minimum."""
+        undeclared minimum; None means that there is no policy, and 1 replaces it."""
         predictor = self.spec.predictor
         least = predictor.min_replicas
         if least is None:
@@ -205,7 +207,8 @@ class InferenceService(Foreign):
         return least, 100_000 if most == 0 else max(most or 1, least)
 
     def findings(self) -> Iterator[Finding]:
-        """Yield problems of a pool, including rules of KServe's webhooks that no schema has."""
+        """Yield problems of a pool's service, including rules of KServe's webhooks that no schema has; none for a
+        service that is no pool."""
         if self.pool is None:
             return
         if not is_name(self.pool):
@@ -233,7 +236,7 @@ class InferenceService(Foreign):
             yield from _served_model(self.spec.predictor.model)
 
     def _annotated(self) -> Iterator[Finding]:
-        """Check the annotations that bills are computed from, and the capacity type."""
+        """Yield problems of the annotations that bills are computed from, and of the capacity type."""
         capacity = self.metadata.annotations.get(CAPACITY_ANNOTATION, "reserved")
         if capacity not in _CAPACITIES:
             message = f"found {shown(capacity)}; allowed: {', '.join(_CAPACITIES)}"
@@ -247,7 +250,8 @@ class InferenceService(Foreign):
                 yield Finding(("metadata", "annotations", name), f"found {shown(found)}; allowed: {allowed}")
 
     def _model_and_owners(self) -> Iterator[Finding]:
-        """Check the labels for its model and tenants: an invalid value must not open a pool to all tenants."""
+        """Yield problems of the label for its model and the annotation for its tenants: an invalid value must not open
+        a pool to all tenants."""
         if self.model_name is not None and not is_name(self.model_name):
             message = f"found {shown(self.model_name)}; allowed: the name of the pool whose model it serves"
             yield Finding(("metadata", "labels", MODEL_LABEL), message)
@@ -266,7 +270,8 @@ _PARALLEL = (
 
 
 def accelerators_by_arguments(args: tuple[str, ...]) -> int:
-    """Return the accelerators that all ranks of an engine with these arguments need together."""
+    """Return the accelerators that all ranks of an engine with these arguments need together, from 1 to
+    MAX_ACCELERATORS."""
     ranks = 1
     for long, short in _PARALLEL:
         ranks *= _count(last_argument(args, long) or last_argument(args, short), MAX_ACCELERATORS) or 1
@@ -295,7 +300,8 @@ def _served_model(model: ServedModel) -> Iterator[Finding]:
 
 
 def last_argument(args: tuple[str, ...], option: str) -> str | None:
-    """Return the value of `--option=value` or `--option value`; the last one counts, as in argparse."""
+    """Return the value of `--option=value` or `--option value`, None if it is absent; the last one counts, as in
+    argparse. An underscore in the option's name counts as a hyphen."""
     value = None
     for index, argument in enumerate(args):
         name, equals, attached = argument.partition("=")
@@ -309,7 +315,8 @@ def last_argument(args: tuple[str, ...], option: str) -> str | None:
 
 
 def max_adapters(args: tuple[str, ...]) -> int | None:
-    """Return the adapters that an engine with these arguments holds in host memory; None if it has no adapters.
+    """Return the number of adapters that an engine with these arguments holds in host memory; None if it has no
+    adapters.
 
     With one more, it would read evicted ones from the disk during a step. Worked example
     (test_adapters_follow_the_engines_cache): `--max-cpu-loras=8` gives 8; the default is --max-loras, whose own is
@@ -323,7 +330,7 @@ def max_adapters(args: tuple[str, ...]) -> int | None:
 
 
 def max_lora_rank(args: tuple[str, ...]) -> int | None:
-    """Return the largest rank that an engine with these arguments loads; None if it has no adapters."""
+    """Return the largest rank that an engine with these arguments loads, 16 by default; None if it has no adapters."""
     said = _positive(last_argument(args, "--max-lora-rank"))
     return said if said is not None else 16 if _takes_adapters(args) else None  # vLLM's default
 

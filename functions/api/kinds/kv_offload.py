@@ -33,7 +33,8 @@ _MAX_CONFIG_CHARS = 64 * 1024
 
 
 def host_bytes(size: str | None, transfer_config: str | None) -> int | None:
-    """Return the bytes by the two arguments' texts; None if there are none or they are unreadable (see `findings`)."""
+    """Return the bytes of host memory for KV blocks, by the first of the two arguments that is given; None if there are
+    none or they are unreadable (see `findings`)."""
     if size is not None:
         return _gibibytes(size)
     found = _config(transfer_config).get("kv_connector_extra_config")
@@ -44,13 +45,13 @@ def host_bytes(size: str | None, transfer_config: str | None) -> int | None:
 
 
 def reload_bytes_per_s(annotations: Mapping[str, str]) -> float | None:
-    """Return the annotated rate; None without a valid one."""
+    """Return the annotated rate (written in GB/s) in bytes per second; None without a valid one."""
     text = annotations.get(RELOAD_ANNOTATION, "")
     return float(text) * 1e9 if _NUMBER.fullmatch(text) is not None and float(text) > 0.0 else None
 
 
 def findings(size: str | None, annotations: Mapping[str, str]) -> Iterator[Finding]:
-    """Yield problems of the declaration."""
+    """Yield problems of the size argument and of the annotated reload rate."""
     if size is not None and _gibibytes(size) is None:
         message = f"{SIZE}: found {shown(size)}; allowed: {ALLOWED}"
         yield Finding(("spec", "predictor", "model", "args"), message)

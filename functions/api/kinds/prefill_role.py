@@ -36,13 +36,13 @@ def role(labels: Mapping[str, str]) -> PoolRole:
 
 
 def kv_bytes_per_token(annotations: Mapping[str, str]) -> int | None:
-    """Return the annotated bytes per token; None without a valid number."""
+    """Return the annotated KV bytes per token; None without a valid number."""
     text = annotations.get(KV_BYTES_ANNOTATION, "")
     return int(text) if text.isdecimal() and 0 < int(text[:9]) <= MAX_KV_BYTES else None
 
 
 def kv_transfer_bytes_per_s(annotations: Mapping[str, str]) -> float | None:
-    """Return the annotated transfer rate; None without a valid one."""
+    """Return the annotated transfer rate (written in Gbit/s) in bytes per second; None without a valid one."""
     text = annotations.get(KV_RATE_ANNOTATION, "")
     return float(text) * BYTES_PER_GIGABIT if _RATE.fullmatch(text) is not None and float(text) > 0.0 else None
 

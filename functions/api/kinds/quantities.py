@@ -41,7 +41,7 @@ def duration_ms(text: str) -> int:
 
 
 def duration_s(text: str) -> float:
-    """Convert the same texts to seconds."""
+    """Convert `500ms`, `60s`, `5m` or `2h` to seconds; ValueError says what is allowed."""
     return duration_ms(text) / 1000
 
 
@@ -55,7 +55,7 @@ def duration_text(milliseconds: int) -> str:
 
 
 def chance_ratio(text: str) -> float:
-    """Convert a percentage to a ratio: `1%` is 0.01; ValueError says what is allowed."""
+    """Convert a percentage above 0 and up to 50 to a ratio: `1%` is 0.01; ValueError says what is allowed."""
     percent = Decimal(text[:-1]) if _CHANCE.fullmatch(text) is not None else Decimal(0)
     if not 0 < percent <= 50:
         raise ValueError(_CHANCE_ALLOWED)
@@ -63,7 +63,7 @@ def chance_ratio(text: str) -> float:
 
 
 def chance_text(ratio: float) -> str:
-    """Return the canonical text: 0.005 is `0.5%`."""
+    """Return a ratio as canonical text: 0.005 is `0.5%`."""
     return f"{(Decimal(repr(ratio)) * 100).normalize():f}%"
 
 
@@ -99,7 +99,8 @@ _MOMENT = re.compile(
 
 
 def expiry_unix_s(text: str) -> float:
-    """Return the time from which the key no longer works; ValueError says what is allowed."""
+    """Return the Unix time from which a key with this expiry (a moment, or the last day in UTC) no longer works;
+    ValueError says what is allowed."""
     try:
         if _DATE.fullmatch(text):
             return (datetime.fromisoformat(text).replace(tzinfo=UTC) + timedelta(days=1)).timestamp()

@@ -91,7 +91,7 @@ def file_name(kind: str) -> str:
 
 
 def crds() -> dict[str, Schema]:
-    """Return every CustomResourceDefinition by its file's name."""
+    """Return the CustomResourceDefinition of every shoal kind by its file's name."""
     return {file_name(kind.__name__): crd(kind) for kind in OUR_KINDS}
 
 

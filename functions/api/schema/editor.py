@@ -21,14 +21,15 @@ DEFINITIONS = "definitions"
 
 
 def tidy_schema(kind: type[BaseModel]) -> Schema:
-    """Return the kind's schema, with its parts in `definitions`."""
+    """Return the kind's JSON schema, tidied for editors, with its parts in `definitions`."""
     schema = kind.model_json_schema(by_alias=True, ref_template=f"#/{DEFINITIONS}/{{model}}")
     definitions = schema.pop("$defs", {})
     return {**_tidy(schema), DEFINITIONS: {name: _tidy(part) for name, part in definitions.items()}}
 
 
 def inlined(schema: Schema) -> Schema:
-    """Return the same schema without references. It terminates, since no kind contains itself."""
+    """Return the same schema with each reference replaced by its definition. It terminates, since no kind contains
+    itself."""
     definitions = schema.get(DEFINITIONS, {})
     rest = {key: value for key, value in schema.items() if key != DEFINITIONS}
     result: Schema = _inlined(rest, definitions)
@@ -61,7 +62,7 @@ def _tidy(node: Any) -> Any:
 
 
 def _without_null(node: Schema) -> Schema:
-    """Replace `anyOf: [X, null]` by X; keys beside it, such as a description, stay."""
+    """Return the schema with `anyOf: [X, null]` replaced by X; keys beside it, such as a description, stay."""
     choices = node.get("anyOf")
     if not isinstance(choices, list) or {"type": "null"} not in choices:
         return node
@@ -109,7 +110,8 @@ def _ref(name: str) -> str:
 
 
 def _renamed(node: Any, kind: str) -> Any:
-    """Prefix references with the kind, because two kinds may have parts with the same name."""
+    """Return the node with its references prefixed with the kind, because two kinds may have parts with the same
+    name."""
     if isinstance(node, list):
         return [_renamed(item, kind) for item in node]
     if not isinstance(node, dict):
