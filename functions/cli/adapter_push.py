@@ -48,8 +48,7 @@ class Packed:
 
 
 def pack(directory: Path) -> Packed:
-    """Hash every file of the folder and return its artifact. Raise ArtifactRefused if the files are not an
-    adapter's."""
+    """Hash every file of the folder and return it as an artifact. Raise ArtifactRefused if the files are not one."""
     manifest = directories.build_manifest(directory, ADAPTER_LIMITS)
     digest = manifests.digest_of(manifests.encode(manifest))
     files = tuple(entry.path for entry in manifest.files)

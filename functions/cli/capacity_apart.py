@@ -15,7 +15,7 @@ from functions.simulator.replicas_needed import OfferedLoad, Unreachable, profil
 
 
 def prefill_pool_of(found: PoolSizing, pools: Sequence[PoolSizing]) -> PoolSizing | None:
-    """Return the pool that computes prompts for this one, or None."""
+    """Return the prefill pool of the model that this pool serves, or None if there is none."""
     named = found.pool.model or found.pool.pool
     return next((each for each in pools if each.pool.reads and each.pool.model == named), None)
 

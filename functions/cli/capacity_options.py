@@ -82,7 +82,7 @@ def nodes_from(text: str) -> list[AcceleratorNode]:
 
 
 def by_name(texts: Sequence[str], option: str) -> dict[str, str]:
-    """Parse `NAME=VALUE` texts. A value alone gets the empty name."""
+    """Parse `NAME=VALUE` texts. A value alone gets the empty name. Fail if a name is used twice or a value is empty."""
     found: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")
@@ -103,7 +103,7 @@ def products_from(texts: Sequence[str]) -> dict[str, str]:
 
 
 def positive_numbers(texts: Sequence[str], option: str) -> dict[str, float]:
-    """Parse like `by_name`, with values that are numbers above 0."""
+    """Parse like `by_name`, with numbers as values. Fail unless each is above 0 and below 1e9."""
     found: dict[str, float] = {}
     for name, value in by_name(texts, option).items():
         try:

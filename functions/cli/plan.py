@@ -203,7 +203,8 @@ def _pools_asked(before: PlannedFleet, after: PlannedFleet, named: Sequence[str]
 
 
 def _load(texts: Sequence[str], before: PlannedFleet) -> Load:
-    """Parse loads: `0.7` applies to all pools, `POOL=0.7` to one."""
+    """Parse loads: `0.7` applies to all pools, `POOL=0.7` to one. Fail for a pool that the base lacks or a share out of
+    range."""
     load = Load()
     for text in texts:
         name, equals, amount = text.rpartition("=")

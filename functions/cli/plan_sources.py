@@ -83,7 +83,7 @@ def configuration(words: str, loaded: Loaded) -> Configuration:
 
 
 def repository_of(root: Path) -> RevisionSource | None:
-    """Return the repository at or above a folder, or None."""
+    """Return the git repository, bare or not, at or above a folder, or None if there is none."""
     folder = root if root.is_dir() else root.parent
     if (folder / "HEAD").is_file() and (folder / "objects").is_dir():
         quarantine = os.environ.get("GIT_QUARANTINE_PATH")

@@ -141,7 +141,7 @@ def _figures(report: PlanReport) -> Table:
 
 
 def _worth_showing(figures: Iterable[tuple[Key, ComparedFigure]]) -> Iterator[tuple[Key, ComparedFigure]]:
-    """Omit shares that are 0 on both sides."""
+    """Yield the figures without shares that are 0 or missing on both sides."""
     for key, compared in figures:
         if compared.figure.unit != "ratio" or compared.before or compared.after:
             yield key, compared

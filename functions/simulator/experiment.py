@@ -77,10 +77,10 @@ class Workload(Protocol):
 
     @property
     def block_tokens(self) -> int:
-        """Size of the blocks by which prompts are compared."""
+        """Size in tokens of the blocks by which prompts are compared."""
 
     def at_rate(self, requests_per_s: float, seed: int) -> Iterator[WorkloadRequest]:
-        """Yield requests in order of time."""
+        """Yield requests in order of time, at `requests_per_s` on average; the same seed yields the same requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +193,8 @@ def compare(
     seeds: int,
     progress: Callable[[str], None],
 ) -> tuple[float, list[Cell]]:
-    """Return the capacity and the cells, ordered by load and then by router."""
+    """Simulate each router at each load once per seed. Return the capacity in requests per second, and the cells,
+    ordered by load and then by router."""
     capacity = capacity_per_s(setting, workload, 0)
     progress(f"capacity {capacity:.1f} requests/s")
     cells = []

@@ -57,7 +57,7 @@ class HostExperiment:
     seed: int = 1
 
     def under_way(self, requests_per_s: float) -> float:
-        """Return the number of chats whose next turn is still to come."""
+        """Return the mean number of chats at this rate whose next turn is still to come."""
         return requests_per_s * (self.thinking_s + self.answer_tokens * ANSWER_TOKEN_S)
 
     def arm(self, requests_per_s: float, host_gib: float, gigabytes_per_s: float) -> HostArm:

@@ -46,7 +46,8 @@ class PrefillExperiment:
     kv_transfer_bytes_per_s: float = 12.5e9
 
     def per_s(self, prompt_tokens: int, load: float) -> float:
-        """Return the requests per second that make the load."""
+        """Return the requests per second, with prompts of this length, that use the share `load` of all
+        accelerators."""
         profile = self.profile
         decode_ms = self.output_tokens * (profile.step_ms / BATCH + profile.decode_ms_per_sequence)
         return load * self.accelerators * 1000.0 / (prompt_tokens * profile.prefill_ms_per_token + decode_ms)

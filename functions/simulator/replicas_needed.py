@@ -72,7 +72,7 @@ def estimated_profile(model: str, product: str, serving: Serving) -> EngineProfi
 
 
 def replicas_needed(profile: EngineProfile, load: OfferedLoad, seed: int, progress: Callable[[str], None]) -> Needed:
-    """Return the replicas needed; raise Unreachable if no number is enough."""
+    """Return the replicas that keep the SLO in simulations of the load; raise Unreachable if no number is enough."""
     check_one_request(profile, load)
     estimate = max(1, ceil(load.requests_per_s * work_s(profile, load)))
     part = min(1.0, SLICE_REPLICAS / estimate)

@@ -247,7 +247,8 @@ class Performance:
         return maker
 
     async def _watch(self, looks: FleetObserver) -> None:
-        """Poll the fleet and the alerts until cancelled."""
+        """Poll the fleet and, if they are checked, the alerts every LOOK_EVERY_S until cancelled; record what was
+        seen."""
         while True:
             async with asyncio.TaskGroup() as group:
                 look = group.create_task(looks.observe(self._seen.now_s()))

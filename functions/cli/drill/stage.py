@@ -87,7 +87,8 @@ class DrillStage:
             os.kill(pid, signal.SIGKILL)
 
     def stop(self, *names: str) -> None:
-        """Send SIGSTOP: the processes hang with open ports. A stopped `controller` restarts nothing."""
+        """Send SIGSTOP: the processes hang with open ports, until the journal continues them. A stopped `controller`
+        restarts nothing."""
         for name in names:
             pid, started_at = self._controller() if name == CONTROLLER else self._found(name)
             self.journal.add(Continue(name, pid, started_at))
@@ -143,7 +144,7 @@ class DrillStage:
         replace_file(path, content)
 
     def write(self, path: Path, content: bytes) -> None:
-        """Write a file that did not exist before."""
+        """Write a file that did not exist before; the journal removes it."""
         self.register_expected_file(path)
         replace_file(path, content)
 
@@ -165,7 +166,8 @@ class DrillStage:
         time.sleep(seconds)
 
     def shorten_windows(self, scale: float) -> bool:
-        """Shorten the windows of all alerts. Return False if no Prometheus runs."""
+        """Multiply the windows of all alerts by `scale`; the journal restores them. Return False if no Prometheus
+        runs."""
         running = self.entries("prometheus")
         if not running:
             return False

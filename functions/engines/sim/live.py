@@ -95,7 +95,8 @@ class LiveEngine:
             raise prefill_backlog_full()
 
     def submit(self, work: Work, listener: Listener) -> list[Sequence]:
-        """Add one sequence per choice and return them in order."""
+        """Queue one sequence per choice, whose tokens `listener` receives, and return them in the order of the
+        choices."""
         seqs = [self._sequence(work, index) for index in range(len(work.choices))]
         for seq, choice in zip(seqs, work.choices, strict=True):
             self._owners[seq.seq_id] = (listener, choice)

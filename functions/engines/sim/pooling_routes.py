@@ -37,7 +37,8 @@ Answer = Callable[[int], dict[str, Any]]  # prompt tokens -> body
 
 
 def pooling_routes(parts: EngineParts) -> APIRouter:
-    """Return the routes of the task that this engine was started for."""
+    """Return the routes of the pooling task that this engine was started for; an `embed` engine also has those that
+    score."""
     router = APIRouter(dependencies=[Depends(json_only)])
     task = parts.settings.task
     if task == "embed":

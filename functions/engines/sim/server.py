@@ -121,7 +121,7 @@ class EngineServer(GuardedServer):
         self.should_exit = True
 
     async def _watch(self, sockets: list[socket.socket]) -> None:
-        """Apply faults of the process, and exit when the engine dies."""
+        """Apply the faults `engine_dead` and `refuse_s`, which concern the process, and exit when the engine dies."""
         while self._parts.lifecycle.phase in (Phase.SERVING, Phase.DRAINING):
             await asyncio.sleep(_WATCH_PERIOD_S)
             faults = self._parts.faults

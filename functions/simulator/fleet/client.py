@@ -69,12 +69,13 @@ class Client:
         self.is_over = False
 
     def blocks_for(self, *, is_adapter: bool) -> tuple[int, ...]:
-        """Return the names under which an engine caches the prompt's blocks."""
+        """Return the names under which an engine caches the prompt's blocks: its adapter's with `is_adapter`, else the
+        base's."""
         return self._adapters_blocks if is_adapter else self.request.blocks
 
     @property
     def serving_pool(self) -> PoolName:
-        """Pool that handles the request now."""
+        """Pool that handles the request now; before admission, the pool that it requested."""
         return self.exchange.admitted.model.pool if self.exchange is not None else self.pool
 
     # Methods of the exchange's sink.
@@ -103,7 +104,8 @@ class Client:
         gateway.first_token(self)
 
     def end(self, last: bytes) -> None:
-        """End the request. `last` is the reason if its stream broke, else empty."""
+        """End the request and count it as answered, lost or, without a first token, unanswered. `last` is the reason if
+        its stream broke, else empty."""
         if last and not self.first_s:
             self._unanswered(self._gateway.pop_shed_reason() or last.decode())
             return

@@ -60,7 +60,8 @@ class BandOutcome:
 
     @property
     def waiting(self) -> int:
-        """Requests that wait for their first token."""
+        """Number of requests that have arrived and were neither served, rejected nor lost: they wait for their first
+        token."""
         return self.asked - self.served - sum(self.shed.values()) - sum(self.lost.values())
 
     def figures(self) -> dict[str, Any]:

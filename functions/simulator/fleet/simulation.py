@@ -126,7 +126,7 @@ class Simulation:
 
     @property
     def under_way(self) -> int:
-        """Requests that have arrived and are not over."""
+        """Number of requests that are not over, including scheduled follow-up requests."""
         return self._under_way
 
     def requests_under_way(self) -> Iterator[WorkloadRequest]:
@@ -207,7 +207,8 @@ class Simulation:
         self.events.after(after_s, partial(self._replace_gateway, number))
 
     def lose_zone(self, name: str) -> None:
-        """Crash everything in a zone; it does not recover by itself."""
+        """Crash all replicas of a zone as if its nodes were gone, and stop its gateways; it does not recover by
+        itself."""
         for replica in list(self.lifecycle.replicas.values()):
             if replica.zone.name == name:
                 self.faults.crash(replica, unreachable=True)

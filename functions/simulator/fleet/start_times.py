@@ -35,7 +35,7 @@ class StartTimes:
         return self.accelerator_s if source == "cold" else 0.0
 
     def on_node_s(self, source: StartSource) -> float:
-        """Return the seconds from the accelerator to ready."""
+        """Return the seconds from the accelerator to ready: fetch the weights from `source`, then start the engine."""
         weights_s = {"cold": self.s3_s, "s3": self.s3_s, "peer": self.peer_s, "disk": self.disk_s}
         return weights_s[source] + self.engine_s
 

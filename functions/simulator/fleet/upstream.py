@@ -125,7 +125,8 @@ class Asking(Protocol):
     def request(self) -> WorkloadRequest: ...
 
     def blocks_for(self, *, is_adapter: bool) -> tuple[int, ...]:
-        """Return the names under which an engine caches the prompt's blocks."""
+        """Return the names under which an engine caches the prompt's blocks: its adapter's with `is_adapter`, else the
+        base's."""
 
 
 class ModelledConnection:

@@ -69,7 +69,7 @@ def work_s(prompt_tokens: float, output_tokens: float, profile: EngineProfile) -
 
 
 def request_work_s(profile: EngineProfile, sample: Sequence[WorkloadRequest], block_tokens: int) -> float:
-    """Return the mean seconds of replica time per request."""
+    """Return the mean seconds of replica time per request of the sample, in full batches and with cached prefixes."""
     seen: set[int] = set()
     total_s = 0.0
     for request in sample:

@@ -85,7 +85,7 @@ def catalogue_of(fleet: PlannedFleet, *, is_own: bool) -> SettingCatalogue:
 
 
 def _bare(fleet: PlannedFleet, *, is_own: bool) -> Setting:
-    """Return the setting without replicas."""
+    """Return the setting with the fleet's generating pools and quotas, but without replicas."""
     return Setting(
         pools=tuple(_pool(pool) for pool in fleet.generating),
         quotas=_quotas(fleet, is_own=is_own),

@@ -130,7 +130,8 @@ def models_by_pool(*fleets: PlannedFleet) -> dict[str, str]:
 def foreign(
     path: Path, pools: Sequence[PlannedPool], tenants: Sequence[TenantId], load: Load, *, windows: int, requests: int
 ) -> PlanTraffic:
-    """Return traffic from another fleet's trace; raise TraceUnreadable."""
+    """Return traffic from another fleet's trace, played at the rate that gives the pools their load; raise
+    TraceUnreadable."""
     total, lasts_s = _measured(path, "foreign")
     sample = list(islice(read_trace(path), _SAMPLE))
     block_tokens = block_tokens_of(path)

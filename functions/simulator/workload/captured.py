@@ -119,7 +119,7 @@ class _Models:
                 self._known[row.model_id] = (row.adapter_id or None, row.pool)
 
     def asked_for(self, row: _Row) -> tuple[str | None, str | None]:
-        """Return the requested adapter and pool."""
+        """Return the adapter and the pool that the row's request named; None for each that is not known."""
         known = self._known.get(row.degraded_from or row.model_id)
         return known if known is not None else (row.adapter_id or None, row.pool or None)
 

@@ -114,7 +114,7 @@ def _burstiness(crowd: Crowd, rng: np.random.Generator) -> Floats:
 
 
 def _curve(crowd: Crowd, times_s: Floats) -> Floats:
-    """Return the rate at each time, relative to the mean."""
+    """Return the rate of chats at each time, relative to the mean: the daily swing and the spikes of all chats."""
     curve = 1.0 + crowd.swing_ratio * np.sin(2 * pi * (times_s / crowd.day_s - 0.25))
     for spike in crowd.spikes:
         if spike.adapter is None:
@@ -131,7 +131,7 @@ class _Window(NamedTuple):
     lasts_s: float
 
     def steps(self) -> Floats:
-        """Return the middle of each step."""
+        """Return the time in seconds of the middle of each of the window's _STEPS steps."""
         return np.asarray(self.at_s + self.lasts_s * (np.arange(_STEPS) + 0.5) / _STEPS, dtype=np.float64)
 
 
@@ -156,7 +156,7 @@ def _placed(found: Arrivals, curve: Floats, window: _Window) -> _Times:
 
 
 def _spiked(crowd: Crowd, spike: Spike, choose: "_Adapters", window: _Window, rng: np.random.Generator) -> _Times:
-    """Return the additional chats of one adapter's spike."""
+    """Return the chats that one adapter's spike adds in the window; none for a spike of all chats."""
     times_s = window.steps()
     height = spike.height(times_s)
     if spike.adapter is None or not height.any():

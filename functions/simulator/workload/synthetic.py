@@ -66,7 +66,7 @@ class Traffic:
 
 
 def synthetic(traffic: Traffic, seed: int) -> Iterator[WorkloadRequest]:
-    """Yield the requests in order of time."""
+    """Yield the requests of synthetic chats in order of time; the same seed yields the same requests."""
     rng = Random(seed)  # noqa: S311 - the same seed, the same traffic
     due: list[tuple[float, int, _Chat]] = []  # next turns
     for number, new in enumerate(begun(_crowd(traffic), _begins_s(traffic), traffic.seconds, seed), 1):

@@ -52,7 +52,7 @@ def read_trace(path: Path) -> Iterator[WorkloadRequest]:
 
 
 def block_tokens_of(path: Path) -> int:
-    """Return the size of the blocks in which the trace names its prompts."""
+    """Return the size in tokens of the blocks in which the trace names its prompts."""
     kind = _kind(path)
     if kind == "captured":
         return captured.BLOCK_TOKENS
