@@ -92,12 +92,13 @@ class WeightsName:
         return WEIGHTS_SCHEME + str(self)
 
     def location(self, bucket: str) -> ArtifactLocation:
-        """Return the location of the pointer that `shoal base push` writes."""
+        """Return the location in the bucket of the pointer that `shoal base push` writes for this version."""
         return ArtifactLocation(bucket, f"bases/{self.name}/{self.version}")
 
 
 def parse_weights_name(text: str) -> WeightsName:
-    """Parse `NAME@VERSION`, with or without the scheme; raise ArtifactRefused for anything else."""
+    """Return the name in `NAME@VERSION`, with or without `shoal://` before it; raise ArtifactRefused for anything
+    else."""
     match = _WEIGHTS.fullmatch(text.removeprefix(WEIGHTS_SCHEME))
     if match is None:
         raise ArtifactRefused(f"{text[:160]!r} is not of the form {WEIGHTS_SCHEME}name@version, such as llama-3-8b@v1")

@@ -102,8 +102,9 @@ class _Version(msgspec.Struct):
 
 
 def chunk_bytes_for(total_bytes: int) -> int:
-    """Return the chunk size: the smallest power of two, from the default on, that makes at most 8192 chunks. Worked
-    example (test_chunk_sizes): 2 GB are cut at 8 MiB, 140 GB at 32 MiB (4,173 chunks, 280 kB of manifest)."""
+    """Return the chunk size: the smallest power of two, from the default on, that makes at most 8192 chunks, but at
+    most CHUNK_MAX_BYTES. Worked example (test_chunk_sizes): 2 GB are cut at 8 MiB, 140 GB at 32 MiB (4,173 chunks, 280
+    kB of manifest)."""
     chunk_bytes = CHUNK_DEFAULT_BYTES
     while chunk_bytes < CHUNK_MAX_BYTES and total_bytes > chunk_bytes * CHUNKS_AIMED_AT:
         chunk_bytes *= 2
@@ -111,7 +112,7 @@ def chunk_bytes_for(total_bytes: int) -> int:
 
 
 def encode(manifest: Manifest) -> bytes:
-    """Return the manifest's canonical bytes."""
+    """Return the manifest's canonical bytes: JSON without spaces, with files sorted by path."""
     ordered = msgspec.structs.replace(manifest, files=tuple(sorted(manifest.files, key=lambda entry: entry.path)))
     return msgspec.json.encode(ordered, order="deterministic")
 
@@ -122,7 +123,7 @@ def digest_of(document: bytes) -> Digest:
 
 
 def decode(document: bytes, limits: ManifestLimits = MODEL_LIMITS) -> Manifest:
-    """Decode and check a manifest; raise ArtifactRefused if it is invalid."""
+    """Decode and check a manifest; raise ArtifactRefused if it is invalid, over the limits or not in canonical form."""
     if len(document) > MANIFEST_MAX_BYTES:
         raise ArtifactRefused(f"manifest of {len(document)} bytes is over the limit of {MANIFEST_MAX_BYTES}")
     try:
@@ -137,7 +138,8 @@ def decode(document: bytes, limits: ManifestLimits = MODEL_LIMITS) -> Manifest:
 
 
 def decode_verified(document: bytes, digest: Digest, limits: ManifestLimits = MODEL_LIMITS) -> Manifest:
-    """Decode the manifest that `digest` names; raise ArtifactCorrupt if the bytes have another digest."""
+    """Decode the manifest that `digest` names. Raise ArtifactCorrupt if the bytes have another digest, ArtifactRefused
+    if the manifest is invalid."""
     found = digest_of(document)
     if found != digest:
         raise ArtifactCorrupt(f"manifest {digest} has the content of {found}")
@@ -166,7 +168,8 @@ def check(manifest: Manifest, limits: ManifestLimits) -> None:
 
 
 def check_path(path: str) -> None:
-    """Raise ArtifactRefused unless `path` is a plain relative name that is safe to write to a disk."""
+    """Raise ArtifactRefused unless `path` is a plain relative name that is safe to write to a disk and not the
+    manifest's own."""
     if _PATH.fullmatch(path) is None:
         raise ArtifactRefused(f"file name {path[:200]!r} is not allowed: letters, digits, `._-`, no leading dot")
     if path.lower() == MANIFEST_NAME:

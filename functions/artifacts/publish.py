@@ -52,14 +52,15 @@ def publish_directory(
 
 def point(store: S3Store, location: ArtifactLocation, document: bytes, *, replace: bool = False) -> None:
     """Point the URI at the manifest, then wait for the end of a sweep that may have started before. The caller must put
-    the content again, since the sweep may have deleted some. Raise VersionTaken if the URI points at other content."""
+    the content again, since the sweep may have deleted some. Unless `replace`, raise VersionTaken if the URI points at
+    other content."""
     if replace or not (store.put_new(location.pointer_key, document) or _check_free(store, location, document)):
         store.put(location.pointer_key, document)
     _outlast_sweep(store)
 
 
 def publish_content(store: S3Store, directory: Path, limits: ManifestLimits = ADAPTER_LIMITS) -> Digest:
-    """Publish the files of `directory` under their digest alone, without a pointer."""
+    """Publish the files of `directory` under their digest alone, without a pointer, and return the digest."""
     return put_content(store, directory, directories.build_manifest(directory, limits))
 
 
@@ -72,7 +73,8 @@ def put_content(store: S3Store, directory: Path, manifest: Manifest, *, reread: 
 
 
 def put_manifest(store: S3Store, manifest: Manifest) -> Digest:
-    """Put the manifest under its digest. Every chunk must be in the store already."""
+    """Put the manifest under its digest, replacing a corrupt one, and return the digest. Every chunk must be in the
+    store already."""
     document = manifests.encode(manifest)
     digest = manifests.digest_of(document)
     key = manifest_key(manifests.hex_of(digest))

@@ -115,7 +115,7 @@ class S3Store:
         return self._client
 
     def ensure_bucket(self) -> None:
-        """Create the bucket unless it exists."""
+        """Create the bucket unless it exists. Raise StoreUnavailable if the store does not answer properly."""
         try:
             self._client.head_bucket(Bucket=self.bucket)
         except ClientError as error:
@@ -181,7 +181,8 @@ class S3Store:
         return True
 
     def put(self, key: str, body: bytes, *, sha256: str | None = None) -> None:
-        """Write the object, replacing an existing one."""
+        """Write the object, replacing an existing one. `sha256` (hex) saves hashing the body. Raise StoreRefused if the
+        store would reject the same write again, else StoreUnavailable."""
         checksum = _checksum(body, sha256)
         try:
             self._client.put_object(Bucket=self.bucket, Key=key, Body=body, ChecksumSHA256=checksum)
@@ -201,7 +202,7 @@ class S3Store:
             raise unavailable(f"the listing of {prefix}", error) from error
 
     def delete(self, keys: Iterable[str]) -> None:
-        """Delete the objects; missing ones are ignored."""
+        """Delete the objects; missing ones are ignored. Raise StoreUnavailable if one was not deleted."""
         waiting = iter(keys)
         while page := list(islice(waiting, _PAGE_KEYS)):
             try:

@@ -49,7 +49,7 @@ class LargeWriter:
                 del self._held[:PART_BYTES]
 
     def finish(self) -> None:
-        """Complete the object, replacing an existing one under its key."""
+        """Send what is left and complete the object, replacing an existing one under its key."""
         with self._lock:
             self._check_open()
             if not self._upload:
@@ -110,8 +110,8 @@ class LargeWriter:
 
 
 def read_range(store: S3Store, key: str, start: int, length: int) -> bytes:
-    """Read at most `length` bytes from `start`, none past the end. Raise ArtifactMissing if the object does not
-    exist."""
+    """Return at most `length` bytes from `start`, fewer at the object's end and none past it. Raise ArtifactMissing if
+    the object does not exist."""
     try:
         wanted = f"bytes={start}-{start + length - 1}"
         with store.client.get_object(Bucket=store.bucket, Key=key, Range=wanted)["Body"] as body:
@@ -139,7 +139,7 @@ def abort_stale(store: S3Store, begun_before_unix_s: float) -> int:
 
 
 def _abort(store: S3Store, key: str, upload: str) -> None:
-    """Abort an upload; one that no longer exists is ignored."""
+    """Abort a multipart upload; one that no longer exists is ignored."""
     try:
         store.client.abort_multipart_upload(Bucket=store.bucket, Key=key, UploadId=upload)
     except ClientError as error:

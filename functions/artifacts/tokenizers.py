@@ -113,9 +113,8 @@ class TokenizerCache:
         return directory
 
     def _make_room(self, needed_bytes: int, in_use: Collection[Digest]) -> None:
-        """Delete the least recently used bases until `needed_bytes` fit; raise CacheFailed if those in use take too
-        much.
-        """
+        """Delete half-made and then the least recently used bases until `needed_bytes` fit; raise CacheFailed if those
+        in use leave too little room."""
         self._root.mkdir(parents=True, exist_ok=True)
         keep = {manifests.hex_of(digest) for digest in in_use}
         used = {path: _size_bytes(path) for path in self._root.iterdir() if path.is_dir()}
@@ -133,7 +132,8 @@ class TokenizerCache:
 
 
 def _entries(manifest: Manifest) -> list[FileEntry]:
-    """Return the entries that readers of prompts need; raise ArtifactRefused if there is no tokenizer."""
+    """Return the manifest's entries that readers of prompts need. Raise ArtifactRefused if there is neither a
+    tokenizer.json nor a config.json, or if a file is too large."""
     entries = [entry for entry in manifest.files if entry.path in FILES]
     if not any(entry.path in ("tokenizer.json", "config.json") for entry in entries):
         raise ArtifactRefused("the base has no tokenizer.json")

@@ -28,7 +28,7 @@ class DeclaredCatalogue:
         return entry if entry is not None and is_git_model(entry) else None
 
     def git_adapters(self) -> list[ModelEntry]:
-        """Return the LoRA adapters that git declares."""
+        """Return the published entries of the LoRA adapters that git declares."""
         return [entry for entry in self._tables.models.values() if is_git_model(entry) and entry.type == "lora"]
 
     def refuse_git_model(self, model: ModelId) -> None:

@@ -81,7 +81,7 @@ class Feed:
         self._changed = asyncio.Event()
 
     async def wait_for_change(self, timeout_s: float) -> None:
-        """Wait until the next step or the timeout."""
+        """Wait until the next step, a call of `wake_waiters` or the timeout, whichever comes first."""
         event = self._changed
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):

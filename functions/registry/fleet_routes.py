@@ -75,7 +75,7 @@ def fleet_routes(fleet: FleetWatch, credentials: RoleCredentials) -> APIRouter:
 
     @router.get(ZONES_PATH, dependencies=members)
     async def zone(node: NodeName = "", pod: PodName = "") -> dict[str, str]:
-        """The caller's zone; empty if it is unknown."""
+        """The zone of the node, or of the node of the gateway pod, that the query names; empty if it is unknown."""
         return {"zone": fleet.zones.zone_of(node, pod)}
 
     @router.put(ZONES_PATH, status_code=204, dependencies=controller)

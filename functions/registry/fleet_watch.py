@@ -147,8 +147,8 @@ class FleetWatch:
         return self._verdicts if self._clock() - self._verdicts_s <= VERDICTS_FOR_S else Verdicts()
 
     def replicas(self) -> list[ReplicaSighting]:
-        """Return all replicas that have not expired, by id, with the age of their heartbeats and the failed domain that
-        they are suspected to belong to."""
+        """Return all replicas that have not expired, by id, each with its last heartbeat, that one's age, and the
+        silent node or zone for which it is suspected ("" if it is not)."""
         now_s = self._clock()
         self._expire(now_s)
         if self.link.is_up:

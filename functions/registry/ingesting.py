@@ -122,8 +122,9 @@ class Ingesting:
 
     @contextlib.contextmanager
     def reserve_place(self, tenant: TenantId | None) -> Iterator[None]:
-        """Reserve one of the few places. Raises 429 if the tenant uses all of its places, 503 if the registry has
-        none left. The operator has no limit per tenant, since its artifacts are for all tenants."""
+        """Hold one of the few places for ingests in the block. Raises ApiError 429 if the tenant uses all of its
+        places, 503 if the registry has none left. The operator has no limit per tenant, since its artifacts are for all
+        tenants."""
         name = tenant or artifacts.OPERATOR
         refusal = self._refusal(tenant)
         if refusal is not None:
@@ -162,7 +163,8 @@ class Ingesting:
         return None
 
     async def run(self, work: Callable[[], Answer]) -> Answer:
-        """Run `work` in one of the ingest threads. It runs to its end even if the caller is cancelled."""
+        """Run `work` in one of the ingest threads and return its result. It runs to its end even if the caller is
+        cancelled."""
         return await asyncio.shield(asyncio.get_running_loop().run_in_executor(self._threads, work))
 
     async def expectation(self, tenant: TenantId | None, base: str, folder: PurePosixPath) -> Expectation:
@@ -198,7 +200,8 @@ class Ingesting:
         return await self.run(fetch)
 
     async def check(self, digest: Digest, expect: Expectation) -> None:
-        """Check that stored content fits this base as well. Raises ArtifactRefused with the reason if it does not."""
+        """Check that stored content fits the base of `expect` as well; nothing is changed. Raises ArtifactRefused with
+        the reason if it does not."""
         await self.run(lambda: self.ingest.check(digest, expect))
 
     def record_artifact(self, ingested: Ingested, uri: str, expect: Expectation, actor: Actor) -> bool:

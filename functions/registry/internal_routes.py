@@ -211,12 +211,12 @@ def _key(key: StoredKey) -> dict[str, Any]:
 
 
 def weights_routes(store: SnapshotStore, credentials: RoleCredentials) -> APIRouter:
-    """Routes for node fetchers, with the agents' credential; git decides which weights are loaded."""
+    """Make the routes for node fetchers, which need the agents' credential; git decides which weights are loaded."""
     router = APIRouter(dependencies=[Depends(require_role(credentials, "agent"))])
 
     @router.get("/internal/v1/weights/{name}/{version}")
     async def published(name: str, version: str) -> dict[str, Any]:
-        """The digest of the weights that a replica of this version loads."""
+        """The digest of the weights that a replica of this version loads; 404 if the version is not published."""
         model = base_of(store.feed.content.tables.models, name)
         versions = model.versions if model is not None else ()
         for each in versions:

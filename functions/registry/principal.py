@@ -96,7 +96,7 @@ class Authenticator:
         return principal
 
     async def gateway(self, request: Request) -> None:
-        """Admit gateways and the operator."""
+        """Admit gateways and the operator; raises ApiError for all others."""
         if has_credential(request.headers.get("authorization", ""), self.credentials.accepted("account")):
             authenticated(request.scope)
         else:

@@ -72,7 +72,7 @@ def _served_in(content: Indexed, pool: PoolName) -> PoolName:
 
 
 def pools_concerned(before: Indexed, changes: Changes) -> tuple[str, ...]:
-    """Return the pools whose views change, by name; `*` for all pools or for too many to name."""
+    """Return the names of the pools whose views change, sorted; `*` alone for all pools or for too many to name."""
     if changes.get("rollouts"):
         return (ALL_POOLS,)
     pools: set[str] = set(changes.get("pools", {}))

@@ -27,7 +27,8 @@ _ID = attrgetter("id")
 def git_models_after(
     catalogue: Catalogue, after: str, principal: Principal, *, with_apis: bool
 ) -> Iterator[dict[str, Any]]:
-    """Yield git's models that the caller may see, by id; with `with_apis` also the API's models as published."""
+    """Yield descriptions of git's models after the id `after` that the caller may see, by id; with `with_apis` also the
+    API's models as published."""
     models = catalogue.snapshot.models
     for index in range(bisect_right(models, after, key=_ID), len(models)):
         model = models[index]

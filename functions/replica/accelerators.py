@@ -104,7 +104,8 @@ class Accelerators(Collector):
         self._stop.set()
 
     def open(self) -> None:
-        """Find the devices and register for their errors. Do nothing until the own devices are known."""
+        """Find the devices and register for their errors. Do nothing without the library, or until the own devices are
+        known."""
         library = self._library
         own = own_devices(self._own) if self._own is not None else ("all",)
         if library is None or own is None:
@@ -190,7 +191,8 @@ class Accelerators(Collector):
             self._stop.wait(READ_EVERY_S)
 
     def _find_devices(self, own: tuple[str, ...]) -> list[Any]:
-        """Return the devices' handles in the given order, without missing devices."""
+        """Return the handles of the devices that `own` names by number or UUID (`all`: every device), in its order,
+        without missing ones."""
         library: Any = self._library
         if own == ("all",):
             own = tuple(str(number) for number in range(self._query(library.nvmlDeviceGetCount) or 0))

@@ -59,7 +59,7 @@ class ColdStart:
         self.renew()
 
     def renew(self) -> None:
-        """Start anew for another process of the engine."""
+        """Forget the times of the engine's former process: the start of the next one counts from now."""
         self._began_unix_s = self._wall_clock()
         self._listens_unix_s: float | None = None
         self._answers_unix_s: float | None = None

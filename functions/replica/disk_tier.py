@@ -161,7 +161,8 @@ class DiskTier:
         return needed
 
     def _counts(self, path: Path, stamp_s: float | None) -> bool:
-        """Return True if the lease is valid. A future stamp is from before a reboot; older agents write none."""
+        """Return True if the lease is at most LEASE_S old. A future stamp is from before a reboot and invalid; for
+        older agents, which write none, the file's modification time counts."""
         if stamp_s is None:
             return self.wall_clock() - path.stat().st_mtime <= LEASE_S
         return 0 <= self.clock() - stamp_s <= LEASE_S
@@ -177,7 +178,8 @@ def _leases_in(directory: Path) -> list[Path]:
 
 
 def _read(path: Path) -> tuple[float | None, list[DigestStart]]:
-    """Return a lease's time and artifacts; a malformed one has none. Raise CacheFailed if it cannot be read."""
+    """Return the time in a lease file (None if it has none) and the artifacts that it names; a missing or malformed
+    file has neither. Raise CacheFailed if it cannot be read."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         with os.fdopen(descriptor, "rb") as file:

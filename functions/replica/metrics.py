@@ -75,7 +75,7 @@ class AgentMetrics:
         self._registry.register(_BusCollector(link))
 
     def watch_kv(self, watch: KvWatch) -> None:
-        """Show the known blocks of the engine's KV cache from now on."""
+        """Show from now on how many blocks of the engine's KV cache are known."""
         self._registry.register(_KvCollector(watch))
 
     def watch_accelerators(self, accelerators: Accelerators) -> None:

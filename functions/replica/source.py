@@ -89,7 +89,7 @@ class AdapterSource(Protocol):
         """
 
     def hurry(self, digest: Digest) -> None:
-        """Make the fetch of this artifact urgent if it was requested ahead of need."""
+        """Make the fetch of this artifact urgent if it waits as one ahead of need."""
 
 
 @dataclass(slots=True)
@@ -104,7 +104,7 @@ class StoreSource:
     _flights: dict[Digest, asyncio.Lock] = field(default_factory=dict)
 
     def set_max_rank(self, max_rank: int) -> bool:
-        """Set the largest allowed rank. Return True if it changed."""
+        """Set the largest allowed rank of adapters. Return True if it changed."""
         before, self.max_rank = self.max_rank, max_rank
         return before != max_rank
 

@@ -64,7 +64,7 @@ class Standby:
         self._status.standby = file is not None and file.exists()
 
     def phase(self) -> tuple[ReplicaPhase, str]:
-        """Return the phase and reason as published to gateways."""
+        """Return the replica's phase and its reason, as the heartbeats publish them."""
         return self._status.phase()
 
     async def change_role(self, *, standby: bool) -> None:

@@ -128,7 +128,7 @@ class AgentStatus:
         return self.health.phase, self.health.reason or self.adapters.reason or self.snapshot_problem()
 
     def _not_yet(self) -> str:
-        """Return why a healthy engine does not serve yet, or ""."""
+        """Return why an engine that is healthy does not serve yet (warm-up, or waking), or "" if it may."""
         if self.warming:
             return "its engine is being warmed up"
         return "its engine is asleep and is being woken" if self.asleep and not self.standby else ""

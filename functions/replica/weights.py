@@ -35,7 +35,8 @@ class LoadedWeights:
         notes: Path,
         models: Callable[[], Awaitable[Iterable[EngineModel]]],
     ) -> None:
-        """`models` returns those that the engine lists."""
+        """`folder` is the one that the engine was started from (None: unknown), `notes` that of earlier hashings;
+        `models` returns the models that the engine lists."""
         self._status, self._folder, self._notes, self._models = status, folder, notes, models
         self._engines = 0  # number of processes so far: a result for an earlier one is discarded
 

@@ -43,7 +43,8 @@ class AddressRefused(ValueError):
 
 
 def check_address(address: str, *, loopback_allowed: bool) -> str:
-    """Return the address unchanged; raise AddressRefused if a peer cannot have it."""
+    """Return the address `<ip>:<port>` unchanged; raise AddressRefused if it has another form or a peer cannot have
+    it."""
     match = None if len(address) > ADDRESS_MAX_CHARS else _V4.fullmatch(address) or _V6.fullmatch(address)
     if match is None or int(match["port"]) > 65535:
         raise AddressRefused(f"{address[:ADDRESS_MAX_CHARS]!r} is not <ip>:<port> (IPv6 in brackets; no host names)")

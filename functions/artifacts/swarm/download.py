@@ -135,7 +135,8 @@ class Download:
             self.shelf.remove(self.digest)
 
     def _make_room(self, document: bytes) -> None:
-        """Evict before the download, so that the cache stays within its limit. Artifacts in use are spared."""
+        """If the cache has a limit, evict before the download so that it stays within it. Artifacts in use are
+        spared."""
         if self.cache_max_bytes is None:
             return
         needed_bytes = manifests.decode_verified(document, self.digest, MODEL_LIMITS).total_bytes

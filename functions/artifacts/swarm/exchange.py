@@ -51,7 +51,7 @@ class Threads:
         return await asyncio.get_running_loop().run_in_executor(self._store, work)
 
     def sleep(self, seconds: float) -> None:
-        """Wait in a thread; raise FetchUnderway once the download is stopped."""
+        """Wait the seconds in a thread; raise FetchUnderway once the download is stopped."""
         if self._stopped.wait(seconds):
             raise FetchUnderway("the fetch was cancelled while it waited")
 
@@ -171,7 +171,7 @@ class Exchange:
         return _Ended()
 
     def _settle(self, ask: PeerRequest, task: asyncio.Task[_Ended]) -> ArtifactError | None:
-        """Record how one request ended. Return the error if the download cannot succeed."""
+        """Record how one chunk request ended. Return the error if the download cannot succeed, else None."""
         if task.cancelled():
             self.swarm.cancel_request(ask)
             return None
@@ -238,7 +238,7 @@ class Exchange:
         return Announcement(swarm.me, swarm.zone, swarm.have, room, swarm.avoided(self.clock()))
 
     async def _poll_peers(self) -> None:
-        """Poll the peers' bitmaps while the tracker is unavailable, since nothing else reports them."""
+        """Poll the peers' bitmaps, for ever, while the tracker is unavailable, since nothing else reports them."""
         while True:
             await asyncio.sleep(_POLL_PEERS_S)
             if not self.swarm.is_alone(self.clock()):

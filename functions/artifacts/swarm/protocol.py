@@ -75,7 +75,7 @@ def encode_announcement(announcement: Announcement, count: int, *, leaving: bool
 
 
 def decode_announcement(document: bytes, *, loopback_allowed: bool) -> tuple[AnnounceBody, Announcement]:
-    """Decode an announcement; raise MessageRefused if it is invalid."""
+    """Return the body and the announcement in a node's message; raise MessageRefused if it is invalid."""
     try:
         body = msgspec.json.decode(document, type=AnnounceBody)
         address = check_address(body.address, loopback_allowed=loopback_allowed)

@@ -48,7 +48,8 @@ class ChunkShelf:
         return None if whole is None else (full(len(whole)), len(whole))
 
     def read(self, digest: Digest, sha256: str) -> bytes | None:
-        """Return a chunk's bytes, or None if it is not here."""
+        """Return a chunk's bytes from the artifact that is being assembled or cached, unverified, or None if it is not
+        here."""
         with self._lock:
             assembly = self._assemblies.get(digest)
         if assembly is not None and (content := assembly.read(sha256)) is not None:

@@ -42,7 +42,8 @@ def regions_routes(services: RegistryServices, parts: RegionParts) -> APIRouter:
 
     @router.get("/regions/v1/changes", dependencies=of_regions)
     async def changes(request: Request, after: After = 0, wait_s: WaitSeconds = 0.0) -> Response:
-        """Models and keys of the API that writes above `after` have changed."""
+        """Models and keys of the API as they are after writes above `after` that changed them, as soon as there are
+        any."""
         if await unless_client_leaves(request, follower.next_changes(after, wait_s)) is None:
             return Response(status_code=204)
         read = lambda connection: region_facts.page_after(connection, regions.region, after)  # noqa: E731

@@ -66,7 +66,8 @@ def create(write: Write, key: StoredKey, max_keys: int) -> None:
 
 
 def revoke(write: Write, tenant: str, key_id: str) -> bool:
-    """Revoke a key. Return False if it was revoked before. Raises CatalogueRefused for an unknown key."""
+    """Revoke a tenant's API key. Return False, and change nothing, if it was revoked before. Raises CatalogueRefused
+    for a key that the tenant does not have."""
     here = (api_keys.c.id == key_id, api_keys.c.tenant == tenant)
     row = write.connection.execute(select(api_keys).where(*here)).one_or_none()
     if row is None:

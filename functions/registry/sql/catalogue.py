@@ -55,8 +55,9 @@ def model(connection: Connection, model_id: str) -> StoredModel | None:
 
 
 def models_after(connection: Connection, after: str, limit: int, tenant: str | None) -> tuple[list[StoredModel], bool]:
-    """Return the next models by id, of one tenant if given, and True if `PAGE_VERSIONS` left some of them out. The
-    first model is always included, however many versions it has. 1,000 models of 500 versions would be 150 MB."""
+    """Return the next models after the id `after`, by id, of one tenant if given, and True if `PAGE_VERSIONS` left some
+    of them out. The first model is always included, however many versions it has. 1,000 models of 500 versions would be
+    150 MB."""
     wanted = [models.c.id > after, ~models.c.deleted]
     if tenant is not None:
         wanted.append(models.c.tenant == tenant)

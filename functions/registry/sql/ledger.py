@@ -112,7 +112,8 @@ def unmark_within(connection: Connection, keys: Collection[str]) -> frozenset[st
 
 
 def is_open(connection: Connection, ingest: IngestId) -> bool:
-    """Return True if the session has neither ended nor expired. Call after `unmark_within`, in the same transaction."""
+    """Return True if the ingest session has neither ended nor expired. Call after `unmark_within`, in the same
+    transaction."""
     return connection.scalar(select(func.count()).where(ingests.c.id == ingest)) == 1
 
 

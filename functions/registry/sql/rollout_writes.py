@@ -145,7 +145,8 @@ def _move_channel(write: Write, after: Rollout, limits: CatalogueLimits) -> None
 
 
 def _refuse_moved_channel(write: Write, after: Rollout) -> None:
-    """Raise CatalogueRefused if an API channel has left the old version, or the new one is gone."""
+    """Raise CatalogueRefused if the channel of an API rollout no longer points to the rollout's old version, or if its
+    new version was deleted. Rollouts from git pass."""
     if after.origin != "api":
         return
     model = catalogue.model(write.connection, after.model)

@@ -77,7 +77,7 @@ class EngineBlocks:
 
     @property
     def host_names(self) -> tuple[int, ...]:
-        """Names of blocks that are in host memory alone."""
+        """Names of blocks that are in host memory, but not on the accelerator."""
         return tuple(name for name in self._in_host if name not in self._held)
 
     def apply_event(self, event: Event) -> bool:

@@ -85,7 +85,7 @@ def decode(payload: bytes) -> Batch:
 
 
 def _event(item: Any) -> Event | None:
-    """Convert one event; return None for a kind that a newer engine may have."""
+    """Return the event that the item describes, or None for a kind that only a newer engine has."""
     if isinstance(item, list):
         name, values = item[0], item[1:]
     else:

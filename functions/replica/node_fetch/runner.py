@@ -232,7 +232,7 @@ def _app(shelf: ChunkShelf, uploads: ChunkUploads, token: str, ready: asyncio.Ev
 
 @asynccontextmanager
 async def _serving(settings: NodeFetchSettings, app: ASGIApp) -> AsyncIterator[int]:
-    """Serve chunks inside this context and yield the port."""
+    """Serve the app on the settings' host and port inside this context, and yield the port."""
     server = PeerServer(app, bind(settings.listen_host, settings.listen_port, "SHOAL_NODE_FETCH_LISTEN_PORT"))
     port = server.port
     tasks = Supervised()
