@@ -48,5 +48,5 @@ def policy_minima(objects: "Iterable[Declared[Any]]") -> dict[str, int]:
 
 
 def of_kind(objects: "Iterable[Declared[Any]]", kind: type[Value]) -> "list[Declared[Value]]":
-    """Return the objects whose value is of one kind."""
+    """Return the declared objects whose value is of one kind, in their order."""
     return [declared for declared in objects if isinstance(declared.value, kind)]

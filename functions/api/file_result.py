@@ -146,7 +146,7 @@ class ParseCache:
         return self._used_bytes
 
     def result_of(self, file: str, content: bytes) -> FileResult:
-        """Return the file's result, from the cache or newly computed."""
+        """Return the objects and problems of a file, from the cache (by name and content) or newly computed."""
         key = (file, hashlib.sha256(content).digest())
         known = self._kept.get(key)
         if known is not None:

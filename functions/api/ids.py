@@ -62,7 +62,7 @@ def is_incoming(channel: str) -> bool:
 
 
 def parse_model_ref(text: str) -> ModelRef | None:
-    """Parse a model reference; None if the text is none."""
+    """Parse a model id with an optional channel, version or digest; None if the text is none."""
     if len(text) > MODEL_REF_MAX_CHARS:
         return None
     match = _REF.fullmatch(text)

@@ -14,7 +14,7 @@ Changes = Mapping[str, Mapping[str, AnyEntry | None]]
 
 
 def name_of(section: str) -> Callable[[Any], str]:
-    """Return a function from an entry of the section to its name."""
+    """Return a function that returns the name of an entry of this snapshot section."""
     name: Callable[[Any], str] = attrgetter(SECTIONS[section][1])
     return name
 

@@ -49,7 +49,7 @@ class HashTree:
 
     @property
     def size_bytes(self) -> int:
-        """Size of all entries in the whole document, without its header"""
+        """Size of all entries in the whole document, without its header."""
         return sum(sum(branch.sizes_bytes) for branch in self.branches.values())
 
 

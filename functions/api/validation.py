@@ -109,7 +109,7 @@ def _message(kind: type[BaseModel], path: Path, details: ErrorDetails, found: ob
 
 
 def _literals(expected: str) -> list[str]:
-    """Return pydantic's text `'a', 'b' or 'c'` as a list."""
+    """Parse pydantic's text `'a', 'b' or 'c'` to a list of the literals."""
     return [part.strip().strip("'") for part in expected.replace(" or ", ", ").split(", ")]
 
 

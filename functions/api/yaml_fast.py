@@ -45,7 +45,8 @@ class _NotPlain(Exception):
 
 
 def read_fast(text: str) -> list[FastDocument] | None:
-    """Return the documents without empty ones; None if the text needs `yaml_parse`."""
+    """Return the documents of a YAML text, without empty ones; None if the text needs `yaml_parse`, as also if it is
+    invalid."""
     if _LOADER is None or _NOT_PLAIN.search(text):
         return None
     parser = _LOADER(text)

@@ -27,7 +27,8 @@ class Node:
     text_offset: int | None = None  # for a scalar written literally: offset of its text from `place`
 
     def plain(self) -> Any:
-        """Return the subtree as dicts, lists and scalars. Recursion is safe: the parser bounds the depth."""
+        """Return the subtree as dicts, lists and scalars, without locations. Recursion is safe: the parser bounds the
+        depth."""
         if isinstance(self.value, dict):
             return {key: child.plain() for key, child in self.value.items()}
         if isinstance(self.value, list):

@@ -143,7 +143,8 @@ class Catalogue:
         return self.in_pool(model, place(rules, request, pools, predict)) if pools.in_order else model
 
     def takeover_pools(self, pool: PoolName) -> list[PoolName]:
-        """Return the other pools of the model that receive the requests this pool cannot accept, for any tenant."""
+        """Return the other pools of the model that receive the requests this pool cannot accept, for any tenant; none
+        for an unknown pool."""
         entry = self.pools.get(pool)
         return takeover_pools(entry, self.pools_of[model_of(entry)], self.tenants) if entry is not None else []
 
@@ -283,7 +284,8 @@ class Catalogue:
         )
 
     def callable_models(self, tenant: TenantId) -> list[ModelEntry]:
-        """Return every model that the tenant may call and has a pool for, by id, except models without versions."""
+        """Return every model that the tenant may call and has a pool for, sorted by id, except models without
+        versions."""
         entry = self.tenants.get(tenant)
         if entry is None:
             return []

@@ -68,7 +68,8 @@ def policy_for_pool(policies: Iterable[Policy], pool: PoolEntry, default: Policy
 
 
 def _rank(pattern: str, pool: PoolName) -> int:
-    """Return how specifically the pattern fits the pool; negative if it does not fit."""
+    """Return how specifically the pattern fits the pool (the length of its prefix, most for the exact name); negative
+    if it does not fit."""
     if pattern == pool:
         return _EXACT
     if pattern.endswith("*") and pool.startswith(pattern[:-1]):

@@ -67,7 +67,7 @@ class QuantileSketch:
         return sketch
 
     def buckets(self) -> dict[int, int]:
-        """Return the counts of the non-empty buckets, in order."""
+        """Return the counts of the non-empty buckets, by bucket, in ascending order."""
         return dict(sorted(self._buckets.items()))
 
     def add(self, value_ms: float, times: int = 1) -> None:

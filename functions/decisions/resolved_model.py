@@ -29,7 +29,7 @@ class ResolvedModel:
 
     @property
     def served_as(self) -> str:
-        """The value of the `x-shoal-model` header: `id@version`"""
+        """The value of the `x-shoal-model` header: `id@version`."""
         return f"{self.id}@{self.version}"
 
     def as_loaded(self, weights: Digest | None) -> tuple[str, Digest]:

@@ -83,10 +83,11 @@ class PrefixBus(Protocol):
     """Messages about replicas' KV caches: updates from agents and requests from gateways. They are opaque here."""
 
     async def publish_prefixes(self, message: bytes) -> None:
-        """Send one update; BusUnavailable if that fails."""
+        """Send one update of a replica's cached blocks; BusUnavailable if that fails."""
 
     def prefixes(self) -> AsyncIterator[bytes]:
-        """Yield updates as they arrive, undecoded; ends with BusUnavailable when the connection is lost."""
+        """Yield updates of replicas' cached blocks as they arrive, undecoded; ends with BusUnavailable when the
+        connection is lost."""
 
     async def publish_prefix_request(self, message: bytes) -> None:
         """Send one PrefixRequest; BusUnavailable if that fails."""

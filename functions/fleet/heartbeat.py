@@ -175,7 +175,8 @@ def is_pulse_enough(former: Heartbeat, heartbeat: Heartbeat) -> bool:
 
 
 def with_pulse(heartbeat: Heartbeat, pulse: Pulse | Heartbeat) -> Heartbeat:
-    """Return the heartbeat that a pulse stands for, given the previous heartbeat of the same agent."""
+    """Return the whole heartbeat that a pulse stands for: the previous heartbeat of the same agent with the pulse's
+    fields."""
     return msgspec.structs.replace(heartbeat, **{name: getattr(pulse, name) for name in _CHANGING})
 
 

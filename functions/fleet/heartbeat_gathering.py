@@ -106,5 +106,5 @@ class ReplicaLines:
         self._single = single_listeners > 0
 
     def mark_lost(self) -> None:
-        """Send a whole heartbeat next: the bus may not have the last line, or may be a new server."""
+        """Make the next line a whole heartbeat: the bus may not have the last line, or may be a new server."""
         self._whole = None

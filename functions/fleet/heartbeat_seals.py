@@ -130,7 +130,7 @@ def networks_of(text: str) -> tuple[Network, ...]:
 
 
 def is_one_machine(bus_url: str) -> bool:
-    """Return True if the bus is reached by loopback: then replicas are, too."""
+    """Return True if the bus URL's host is a loopback address: then replicas are reached by loopback, too."""
     try:
         host = urlsplit(bus_url).hostname or ""
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
@@ -143,5 +143,6 @@ def _key(secret: str, replica_id: str) -> bytes:
 
 
 def _code(key: bytes, text: bytes) -> bytes:
-    """Return the keyed BLAKE2b code: 1.3 µs for a pulse, compared with 4 µs for OpenSSL's HMAC."""
+    """Return the keyed BLAKE2b code of the text in hexadecimal: 1.3 µs for a pulse, compared with 4 µs for OpenSSL's
+    HMAC."""
     return hashlib.blake2b(text, key=key, digest_size=_HEX // 2).hexdigest().encode()

@@ -14,8 +14,8 @@ PATIENT_SLICE_S = 0.005  # for a thread next to a loop without millisecond deadl
 
 
 def pause_between_slices(slice_s: float = SERVING_SLICE_S) -> Callable[[], None]:
-    """Return a function that the work in a thread calls often; it pauses once per `slice_s`. Never call it on an
-    event loop."""
+    """Return a function that the work in a thread calls often; it sleeps for PAUSE_S once per `slice_s`. Never call it
+    on an event loop."""
     since_s = time.perf_counter()
 
     def breathe() -> None:

@@ -143,7 +143,8 @@ class PoolBoard:
         return True
 
     def sums(self, now_s: float) -> dict[str, PoolSum]:
-        """Return the sum of each pool that a gateway has reported recently."""
+        """Return by pool the sum of the statistics of all gateways that have reported it recently; forget silent
+        gateways."""
         self._forget_silent(now_s)
         by_pool: dict[str, list[PoolStats]] = {}
         for said in self._gateways.values():

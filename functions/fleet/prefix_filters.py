@@ -73,7 +73,7 @@ class PrefixFilters:
 
     @property
     def names(self) -> int:
-        """Sum over all replicas of the block names in their filters"""
+        """Sum over all replicas of the block names in their filters."""
         return sum(one.names for one in self._filters.values())
 
     def silent_replicas(self, now_s: float) -> list[ReplicaId]:

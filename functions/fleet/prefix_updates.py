@@ -111,7 +111,7 @@ def encode(update: PrefixUpdate | PrefixRequest) -> bytes:
 
 
 def decode(message: bytes) -> PrefixUpdate:
-    """Decode an update; PrefixUpdateInvalid if it is none."""
+    """Decode an update of a replica's cached blocks; PrefixUpdateInvalid if it is none."""
     if len(message) > UPDATE_MAX_BYTES:
         raise PrefixUpdateInvalid(f"{len(message)} bytes is over the limit of {UPDATE_MAX_BYTES}")
     try:
@@ -124,7 +124,7 @@ def decode(message: bytes) -> PrefixUpdate:
 
 
 def decode_request(message: bytes) -> PrefixRequest:
-    """Decode a request; PrefixUpdateInvalid if it is none."""
+    """Decode a gateway's request for updates; PrefixUpdateInvalid if it is none."""
     if len(message) > ASK_MAX_BYTES:
         raise PrefixUpdateInvalid(f"{len(message)} bytes is over the limit of {ASK_MAX_BYTES}")
     try:

@@ -160,7 +160,7 @@ class PrefixView:
         return found
 
     def forget(self, replica_id: ReplicaId) -> None:
-        """Forget a replica that is gone or whose cache is."""
+        """Forget the blocks of a replica that is gone or whose cache is, and its pool if it was the last one there."""
         name = self._pool_of.pop(replica_id, PoolName(""))
         pool = self._pools.get(name)
         if pool is None:

@@ -59,7 +59,8 @@ class RoleCredentials:
     """Credentials read once, or from a file that is checked for changes."""
 
     def __init__(self, text: str, *, file: Path | None = None, clock: Callable[[], float] = time.monotonic) -> None:
-        """Raise CredentialsUnusable if the text is invalid. `file`: the file that has the text, for later changes."""
+        """Parse credentials; CredentialsUnusable if the text is invalid. `file`: the file that has the text, for later
+        changes."""
         self._secrets, self.role = _parsed(text)
         self._file = file
         self._clock = clock
@@ -68,7 +69,8 @@ class RoleCredentials:
 
     @classmethod
     def read(cls, file: Path) -> "RoleCredentials":
-        """Read the file; raises OSError, CredentialsUnusable."""
+        """Return the credentials in a file, which is read again when it changes; raises OSError,
+        CredentialsUnusable."""
         return cls(file.read_text(encoding="utf-8"), file=file)
 
     @property
@@ -95,8 +97,8 @@ class RoleCredentials:
         return self.secret("operate" if self.is_token else purpose)
 
     def _reload_if_changed(self) -> None:
-        """Read the file again if it has changed. If the new content is unusable, log it and continue with the old
-        one."""
+        """Read the file again if it has changed, checking that at intervals. If the new content is unusable, log it and
+        continue with the old one."""
         now_s = self._clock()
         if self._file is None or now_s - self._looked_s < _READ_AGAIN_S:
             return
@@ -132,7 +134,7 @@ def read_for(role: Role, file: Path) -> RoleCredentials:
 
 
 def document(role: Role, tokens: Iterable[str]) -> bytes:
-    """Return the document for a role, derived from the internal token or the two of a rotation."""
+    """Return the encoded document with a role's secrets, derived from the internal token or the two of a rotation."""
     secrets = _derived_all(tuple(tokens))
     return msgspec.json.encode(_Document(role, {purpose: secrets[purpose] for purpose in ROLES[role]}))
 

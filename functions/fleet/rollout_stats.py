@@ -209,7 +209,7 @@ class EvidenceBook:
 
 
 def _total(parts: Sequence[EncodedGroup]) -> GroupStats:
-    """Return the sum of all parts; buckets are added first and become sketches once."""
+    """Return the sum of one group's statistics over all parts; buckets are added first and become sketches once."""
     return group_of(
         EncodedGroup(
             requests=sum(part.requests for part in parts),

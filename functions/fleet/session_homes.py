@@ -61,7 +61,7 @@ def encode(batch: HomeBatch) -> bytes:
 
 
 def decode(message: bytes) -> HomeBatch:
-    """Decode a batch; HomesInvalid if it is none."""
+    """Decode a message with the replicas of conversations; HomesInvalid if it is none."""
     if len(message) > BATCH_MAX_BYTES:
         raise HomesInvalid(f"{len(message)} bytes is over the limit of {BATCH_MAX_BYTES}")
     try:

@@ -61,7 +61,7 @@ def encode(batch: PinBatch) -> bytes:
 
 
 def decode(message: bytes) -> PinBatch:
-    """Decode a batch; BatchInvalid if it is none."""
+    """Decode a message with the sessions' groups in rollouts; BatchInvalid if it is none."""
     if len(message) > BATCH_MAX_BYTES:
         raise BatchInvalid(f"{len(message)} bytes is over the limit of {BATCH_MAX_BYTES}")
     try:

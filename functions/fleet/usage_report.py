@@ -79,7 +79,7 @@ def key_of(row: UsageRow) -> UsageKey:
 
 
 def merge(into: dict[UsageKey, UsageRow], rows: Iterable[UsageRow]) -> None:
-    """Add each row to the one with its key. Rows of `into` change; rows of `rows` do not."""
+    """Add each of `rows` to the row of `into` with its key, or store a copy of it there. `rows` do not change."""
     for row in rows:
         key = key_of(row)
         known = into.get(key)
@@ -95,7 +95,7 @@ def encode(report: UsageReport) -> bytes:
 
 
 def decode(document: bytes) -> UsageReport:
-    """Decode a report; ReportInvalid says what is wrong."""
+    """Decode a gateway's usage report; ReportInvalid says what is wrong."""
     try:
         return msgspec.json.decode(document, type=UsageReport)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

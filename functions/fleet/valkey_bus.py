@@ -177,7 +177,8 @@ class ValkeyBus:
 
     @contextlib.asynccontextmanager
     async def _subscribed(self, channel: str, pattern: str = "") -> AsyncIterator[PubSub]:
-        """Subscribe; no message is lost from here on. BusUnavailable if that fails or the connection is lost."""
+        """Subscribe to a channel, and a pattern if given; no message is lost from here on. BusUnavailable if that fails
+        or the connection is lost in the block."""
         with _errors():
             async with self._client.pubsub() as subscription:
                 await subscription.subscribe(channel)

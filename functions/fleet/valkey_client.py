@@ -56,8 +56,8 @@ class Primary:
 
 
 def client(url: str, *, password: Password | None = None, most: int | None = None, **options: Any) -> valkey.Valkey:
-    """Return a client. `most` limits its connections; if all are in use, a call waits up to the answer timeout for
-    one."""
+    """Return a Valkey client for the URL, which may name sentinels. `most` limits its connections; if all are in use, a
+    call waits up to the answer timeout for one."""
     if password is not None:
         options["credential_provider"] = _Login(password)
     if url.startswith(_SENTINEL_SCHEME):
@@ -87,7 +87,7 @@ class _Login(CredentialProvider):
 
 
 def sentinels_of(url: str) -> Primary:
-    """Parse the URL; raises BusUrlInvalid."""
+    """Parse a `valkey+sentinel://` URL into its sentinels, primary and database; raises BusUrlInvalid."""
     hosts, _, path = url.removeprefix(_SENTINEL_SCHEME).partition("/")
     name, _, database = path.partition("/")
     if "@" in hosts or not name or not (database or "0").isdigit():

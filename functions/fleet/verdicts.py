@@ -64,7 +64,7 @@ def notice_of(verdicts: Verdicts) -> bytes:
 
 
 def decode_notice(message: bytes) -> NodeNotice:
-    """Decode a notice; raises VerdictsInvalid."""
+    """Decode a notice of nodes that are not ready; VerdictsInvalid if it is none."""
     if len(message) > _NOTICE_MAX_BYTES:
         raise VerdictsInvalid(f"{len(message)} bytes is over the limit of {_NOTICE_MAX_BYTES}")
     try:

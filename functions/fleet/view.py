@@ -106,8 +106,9 @@ class FleetView:
     _listening_since_s: float = float("-inf")  # without a pause
 
     def fold(self, heartbeat: Heartbeat, now_s: float, its_view: ReplicaView | None = None) -> bool:
-        """Fold one heartbeat. Return False if it is older than the known one, or the fleet exceeds MAX_REPLICAS.
-        `its_view`: the result of `to_view` for the same heartbeat, if the caller already has it."""
+        """Add or update a replica by one heartbeat. Return False if it is older than the known one, or the fleet
+        exceeds MAX_REPLICAS. `its_view`: the result of `to_view` for the same heartbeat, if the caller already has
+        it."""
         if now_s - self._heard_s > _PAUSE_S:
             self._listening_since_s = now_s
         self._heard_s = now_s
@@ -151,8 +152,9 @@ class FleetView:
     def expire(
         self, now_s: float, spoke_s: Callable[[ReplicaId], float] = lambda _: float("-inf")
     ) -> dict[ReplicaId, ReplicaPhase]:
-        """Forget replicas that are silent by themselves. Return them with the last phase that each reported. `expiry`
-        then has the other silent replicas. `spoke_s`: time of the last bytes from a replica's engine on any request."""
+        """Forget replicas that are silent by themselves, not with most of their pool or the fleet. Return them with the
+        last phase that each reported. `expiry` then has the other silent replicas. `spoke_s`: time of the last bytes
+        from a replica's engine on any request."""
         limit_s = now_s - SILENCE_LIMIT_S
         silent = {
             id_: known
@@ -180,7 +182,7 @@ class FleetView:
         return gone
 
     def forget(self, replica_id: ReplicaId) -> None:
-        """Forget a replica until its next heartbeat."""
+        """Forget a replica and the evidence against it, until its next heartbeat."""
         known = self._known.pop(replica_id, None)
         if known is not None:
             self.outliers.forget(known.view.pool, replica_id)
@@ -243,7 +245,8 @@ class FleetView:
             self.outliers.record_sent(known.view.pool, replica_id, now_s)
 
     def record_first_token(self, replica_id: ReplicaId, sent_s: float, now_s: float, computed_tokens: int) -> None:
-        """Record the first token of a request sent at `sent_s`, with `computed_tokens` prompt tokens to compute."""
+        """Record the first token of a request sent at `sent_s`, with its time per computed token (`computed_tokens` of
+        the prompt), for the comparison with the pool."""
         known = self._known.get(replica_id)
         if known is not None:
             known.spoke_s = now_s
@@ -288,7 +291,7 @@ class FleetView:
             self._put(known.view)
 
     def dedicate(self, pools: Iterable[PoolEntry]) -> None:
-        """Apply a new snapshot's dedicated pools to current and later replicas."""
+        """Replace which pools are dedicated to which tenants, by a new snapshot, for current and later replicas."""
         self._dedicated = {entry.name: frozenset(entry.dedicated_to) for entry in pools if entry.dedicated_to}
         for name, members in self._pools.items():
             members.dedicate(self._dedicated.get(name, frozenset()))

@@ -31,7 +31,7 @@ class Connection(Protocol):
 
     @property
     def idle_since_s(self) -> float | None:
-        """Time since which the connection is idle; None while a request is under way."""
+        """Monotonic time since which the connection is idle; None while a request is under way."""
 
     def check(self, now_s: float) -> None:
         """Act on limits that the connection has exceeded."""
@@ -111,8 +111,8 @@ class Connections:
             self._strangers.move_to_end(connection)
 
     def sweep(self, now_s: float) -> None:
-        """Check all connections that are due. Call a few times a second, but skip late rounds (`own_stalls`). Closing
-        a connection that has an unread request resets it."""
+        """Check all connections that are due, and allow the next scan for idle ones. Call a few times a second, but
+        skip late rounds (`own_stalls`). Closing a connection that has an unread request resets it."""
         self._may_look = True
         for connection in [each for each in self._addresses if now_s >= each.due_s]:
             connection.check(now_s)

@@ -66,8 +66,8 @@ def plain_text_answer(refusal: Refusal) -> tuple[Headers, bytes]:
 
 
 def whole_answer(refusal: Refusal, headers: Headers, body: bytes) -> bytes:
-    """Return a complete answer that closes the connection. It needs no parsed request: the input may not have been
-    HTTP."""
+    """Return the bytes of a complete HTTP answer that closes the connection. It needs no parsed request: the input may
+    not have been HTTP."""
     lines = [b"HTTP/1.1 %d %b\r\n" % (refusal.status, HTTPStatus(refusal.status).phrase.encode())]
     lines += [b"%b: %b\r\n" % header for header in headers]
     lines.append(b"content-length: %d\r\nconnection: close\r\n\r\n" % len(body))

@@ -148,7 +148,8 @@ class GuardedHttp(HttpToolsProtocol):
                 self._end_quietly()
 
     def shutdown(self) -> None:
-        """Drain: finish the request under way, and still answer a request that is on its way."""
+        """Drain: finish the request under way, and still answer a request that is on its way. An idle connection is
+        closed, after `lame_duck_s` if that is set."""
         self._draining = True
         cycle = cast(RequestResponseCycle | None, self.cycle)
         if cycle is not None and not cycle.response_complete:

@@ -84,7 +84,7 @@ class TlsListener:
         self._loop.add_reader(listener, self._accept)
 
     def close(self) -> None:
-        """Stop accepting; handshakes under way continue."""
+        """Close the listening socket, so that no connection is accepted; handshakes under way continue."""
         if not self._open:
             return
         self._open = False

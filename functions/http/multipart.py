@@ -167,7 +167,7 @@ def _parser_errors() -> Iterator[None]:
 
 
 def text_of(raw: bytes) -> str:
-    """Decode UTF-8; MultipartInvalid if it is none."""
+    """Decode a name or field of a form as UTF-8; MultipartInvalid if it is not UTF-8."""
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:

@@ -35,7 +35,7 @@ Signal = Literal["traces", "logs"]
 
 
 def spans(row: TraceRow) -> list[Span]:
-    """Return the request's span and those of its parts; none if its caller did not sample it."""
+    """Return the OTLP spans of the request and of its parts; none if its caller did not sample it."""
     if not row.span_id or not row.trace_id:
         return []
     start_ns = int(row.ts * 1e9)
@@ -57,7 +57,7 @@ def spans(row: TraceRow) -> list[Span]:
 
 
 def span(ids: tuple[str, str], name: str, ns: tuple[int, int], attributes: Mapping[str, str | int | float]) -> Span:
-    """Build a span. `ids`: trace and span; `ns`: start and end, Unix nanoseconds."""
+    """Build an OTLP span. `ids`: trace and span; `ns`: start and end, Unix nanoseconds."""
     return {
         "traceId": ids[0],
         "spanId": ids[1],
@@ -70,13 +70,13 @@ def span(ids: tuple[str, str], name: str, ns: tuple[int, int], attributes: Mappi
 
 
 def document(service: str, instance: str, some: Sequence[Span]) -> bytes:
-    """Return an encoded ExportTraceServiceRequest."""
+    """Return spans of a service instance as an encoded ExportTraceServiceRequest."""
     scoped = [{"scope": _SCOPE, "spans": list(some)}]
     return orjson.dumps({"resourceSpans": [{"resource": _resource(service, instance), "scopeSpans": scoped}]})
 
 
 def logs_document(service: str, instance: str, records: Sequence[dict[str, Any]]) -> bytes:
-    """Return an encoded ExportLogsServiceRequest."""
+    """Return log records of a service instance as an encoded ExportLogsServiceRequest."""
     scoped = [{"scope": _SCOPE, "logRecords": list(records)}]
     return orjson.dumps({"resourceLogs": [{"resource": _resource(service, instance), "scopeLogs": scoped}]})
 

@@ -91,7 +91,8 @@ class OtlpSender:
         *,
         failed: bool = False,
     ) -> None:
-        """Queue a span. `ids`: trace and span, hexadecimal; `unix_s`: start and end."""
+        """Queue a span. `ids`: trace and span, hexadecimal; `unix_s`: start and end in Unix seconds; `failed` gives it
+        the error status."""
         made = otlp.span(ids, name, (round(unix_s[0] * 1e9), round(unix_s[1] * 1e9)), _bounded(attributes))
         if failed:
             made["status"] = {"code": otlp.ERROR_CODE}
@@ -151,7 +152,8 @@ class OtlpSender:
 
 
 def sender_of(settings: OtlpSettings, service: str, instance: str) -> OtlpSender | None:
-    """Return a sender; None without an endpoint. Raises OSError and ssl.SSLError if its files cannot be read."""
+    """Return a sender that is not started; None without an endpoint. Raises OSError and ssl.SSLError if its files
+    cannot be read."""
     if not settings.otlp_endpoint:
         return None
     collector = otlp.Collector(

@@ -76,7 +76,7 @@ class TraceFiles:
         self._written_bytes += len(data)
 
     def sync(self, now_unix_s: float) -> None:
-        """Sync to the disk if `sync_every_s` has passed."""
+        """Sync the current file to the disk if its oldest unsynced line was written `sync_every_s` ago."""
         since_s = self._unsynced_since_s
         if self._descriptor is not None and since_s is not None and now_unix_s - since_s >= self._sync_every_s:
             os.fdatasync(self._descriptor)
@@ -116,7 +116,7 @@ class TraceFiles:
 
 
 def size_of(path: Path) -> int | None:
-    """Return the file's size; None if it has been removed."""
+    """Return the file's size in bytes; None if it has been removed."""
     try:
         return path.stat().st_size
     except FileNotFoundError:

@@ -15,8 +15,8 @@ class TracePart:
 
 
 def parts(row: TraceRow) -> list[TracePart]:
-    """Return the parts, without those that the request never reached. `other` is the rest if it ended before its
-    first token."""
+    """Return the parts of a request's time (auth, queue, route, connect, prefill, decode), without those that it never
+    reached. `other` is the rest, as after an end before the first token."""
     found, at_ms = [], 0.0
     decode_ms = row.total_ms - row.first_token_ms if row.first_token_ms is not None else None
     for name, ms in (

@@ -80,7 +80,7 @@ def encode(row: TraceRow) -> bytes:
 
 
 def decode(line: bytes) -> TraceRow:
-    """Decode a line; RowInvalid if it is no row."""
+    """Decode a line of NDJSON to a trace row; RowInvalid if it is none."""
     try:
         return _decoder.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -44,7 +44,7 @@ class Receiver(Protocol):
     """A destination of whole lines, which must recognise a repeated piece by its name."""
 
     def receive(self, lines: bytes, name: str) -> None:
-        """Store a piece; raises ReceiverAway or PieceRefused."""
+        """Store a piece of whole lines, ignoring one whose name it has already; raises ReceiverAway or PieceRefused."""
 
 
 class FileOffsets(msgspec.Struct):
@@ -122,7 +122,8 @@ class Shipping:
         return _EVERY_S
 
     def ship(self) -> None:
-        """Ship everything that is there, unless another process ships; raises ReceiverAway and OSError."""
+        """Ship all whole lines of the directory's files, unless another process ships; raises ReceiverAway and
+        OSError."""
         if not self._directory.is_dir():
             return
         with try_lock(self._lock_file) as mine:
@@ -217,7 +218,7 @@ def _name(file_name: str, start: int, lines: bytes) -> str:
 
 
 def _halves(lines: bytes) -> tuple[bytes, bytes]:
-    """Split lines into two halves; the second is empty if there is only one line."""
+    """Split lines into two halves of about equal size; the second is empty if there is only one line."""
     end = lines.find(b"\n", len(lines) // 2) + 1
     if end == len(lines):
         end = lines.rfind(b"\n", 0, len(lines) - 1) + 1

@@ -47,7 +47,7 @@ class TraceSink:
         sync_every_s: float = 1.0,
         before_removal: Callable[[Path], None] | None = None,
     ) -> None:
-        """Create a sink; without a directory rows are only stored in memory."""
+        """Create a sink; without a directory only the most recent rows are kept, in memory."""
         self.recent: deque[Traced] = deque(maxlen=_RECENT_ROWS)
         self.dropped_total = 0
         self.spooled_total = 0  # rows on disk

@@ -52,7 +52,7 @@ def problems(everything: Everything) -> Iterator[Problem]:
 
 
 def _is_beside(service: InferenceService) -> bool:
-    """Return True if the service serves another pool's model."""
+    """Return True if the service serves another pool's model, in a pool of its own."""
     return service.model_name != service.pool
 
 

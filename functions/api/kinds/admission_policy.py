@@ -45,7 +45,7 @@ class Bands(Strict):
     batch: Band | None = None
 
     def written(self) -> tuple[tuple[ServiceClass, Band], ...]:
-        """Return the declared bands, best class first."""
+        """Return the bands that the policy declares with their classes, most urgent class first."""
         bands: tuple[tuple[ServiceClass, Band | None], ...] = (
             ("interactive", self.interactive),
             ("near-real-time", self.near_real_time),

@@ -130,7 +130,8 @@ class InferenceService(Foreign):
 
     @property
     def task(self) -> Task:
-        """Task of the model; an invalid label is a finding, and counts as the default."""
+        """Task of the model by its label, `generate` by default; an invalid label is a finding, and counts as the
+        default."""
         found = self.metadata.labels.get(TASK_LABEL)
         return next((task for task in _TASKS if task == found), "generate")
 
@@ -165,7 +166,8 @@ class InferenceService(Foreign):
 
     @property
     def kv_host_bytes(self) -> int | None:
-        """Host memory for KV blocks that leave a replica's accelerators; None if its engine stores none there."""
+        """Bytes of host memory for KV blocks that leave a replica's accelerators; None if its engine stores none
+        there."""
         model = self.spec.predictor.model
         args = model.args if model is not None else ()
         return kv_offload.host_bytes(
@@ -174,7 +176,7 @@ class InferenceService(Foreign):
 
     @property
     def context_window_tokens(self) -> int | None:
-        """Value of `--max-model-len` in the arguments; None if it is absent or unreadable."""
+        """Context window, by `--max-model-len` in the engine's arguments; None if it is absent or unreadable."""
         model = self.spec.predictor.model
         text = last_argument(model.args, MAX_MODEL_LEN) if model is not None else None
         return parse_tokens(text) if text is not None else None
@@ -193,7 +195,7 @@ class InferenceService(Foreign):
     @property
     def replica_bounds(self) -> tuple[int, int]:
         """Declared fewest and most replicas, 1 if not declared; for a maximum of 0 (no limit), the largest number that
-        the contract allows"""
+        the contract allows."""
         return self.bounds_under(None)
 
     def bounds_under(self, policy_min: int | None) -> tuple[int, int]:

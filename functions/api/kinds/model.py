@@ -58,12 +58,12 @@ class Model(ShoalObject):
 
     @property
     def pool(self) -> str:
-        """The pool whose replicas serve it; empty for an adapter without a base"""
+        """The pool whose replicas serve it; empty for an adapter without a base."""
         return pool_of_base(self.spec.id) if self.spec.type == "base" else self.spec.base or ""
 
     @property
     def owner(self) -> str:
-        """The tenant that owns it; empty for a shared base model"""
+        """The tenant that owns it; empty for a shared base model."""
         tenant, slash, _ = self.spec.id.partition("/")
         return tenant if slash else ""
 

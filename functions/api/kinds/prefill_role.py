@@ -31,7 +31,8 @@ _RATE = re.compile(r"\d{1,5}(?:\.\d{1,3})?")
 
 
 def role(labels: Mapping[str, str]) -> PoolRole:
-    """Return the role; an invalid label is a finding, and counts as none."""
+    """Return the pool's role by its label: `prefill`, or empty for none. An invalid label is a finding, and counts as
+    none."""
     return "prefill" if labels.get(ROLE_LABEL) == "prefill" else ""
 
 

@@ -82,7 +82,7 @@ _STATUS_CHOICES = ["True", "False", "Unknown"]
 
 
 def plural(kind: str) -> str:
-    """Return the plural: `QuotaPolicy` as `quotapolicies`."""
+    """Return the plural of a kind as in its CRD's name: `QuotaPolicy` as `quotapolicies`."""
     return _PLURALS.get(kind) or kind.lower().removesuffix("y") + "ies"
 
 
@@ -152,7 +152,7 @@ def _pattern_of_any_name() -> str:
 
 
 def structural(node: Schema) -> Schema:
-    """Return one value's schema in the form that the API server requires."""
+    """Return one value's JSON schema in the form that the API server requires of a CRD."""
     result: Schema = {}
     for key, value in node.items():
         match key:

@@ -78,7 +78,8 @@ class AdapterPlan:
 
     @property
     def reason(self) -> str:
-        """Reasons why adapters are not loaded, failures first, for display; empty if there are none."""
+        """Reasons why adapters are not loaded, failures first and a limited number of them, for display; empty if there
+        are none."""
         ordered = sorted(self.left_out, key=lambda name: (name not in self.state.failures, name))
         shown = [f"{name}: {self.left_out[name]}" for name in ordered[:_REASONS_SHOWN]]
         more = len(ordered) - len(shown)
@@ -223,7 +224,8 @@ class _Pass:
 
 
 def _pinned(demand: AdapterDemand, policy: AdapterPolicy) -> tuple[dict[EngineName, None], tuple[EngineName, ...]]:
-    """Return the adapters to load ahead and keep, in order; and the rollouts' versions beyond this replica's limit."""
+    """Return the adapters to load ahead and keep, in order (all that may be loaded ahead, if all fit); and the
+    rollouts' versions beyond this replica's limit."""
     if len(demand.by_name) <= policy.max_adapters:
         return dict.fromkeys(wanted.name for wanted in demand.ranked), ()
     moving, over = demand.moving[: policy.max_moving], demand.moving[policy.max_moving :]
@@ -234,7 +236,7 @@ def _pinned(demand: AdapterDemand, policy: AdapterPolicy) -> tuple[dict[EngineNa
 
 
 def _without_pins(state: AdapterState, pinned: Mapping[EngineName, None]) -> AdapterState:
-    """Cancel the eviction of adapters that a rollout has come to need."""
+    """Return the state without the evictions of adapters that a rollout has come to need."""
     return replace(
         state, leaving_since_s={n: since_s for n, since_s in state.leaving_since_s.items() if n not in pinned}
     )

@@ -34,7 +34,7 @@ class AdapterPolicy:
     @property
     def leave_s(self) -> float:
         """Seconds after its withdrawal from which a still busy adapter is expected to stay busy, so another one is
-        evicted"""
+        evicted."""
         return 2 * self.withdraw_s
 
     @property
@@ -50,7 +50,7 @@ class AdapterPolicy:
     @property
     def max_moving(self) -> int:
         """Most rollout versions that may evict others: half of all, at least two, so that a mass rollout does not empty
-        the engine"""
+        the engine."""
         return min(self.max_adapters, max(2, self.max_adapters // 2))
 
 

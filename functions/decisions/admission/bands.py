@@ -42,7 +42,8 @@ class BandRules:
 
 
 def rules_of(policy: AdmissionEntry) -> tuple[BandRules, ...]:
-    """Return one rule per entry of BANDS. A class that the policy does not name has share 0 (batch: its floor)."""
+    """Return the admission rules of each entry of BANDS under a pool's policy. A class that the policy does not name
+    has share 0 (batch: its floor)."""
     written = {band.name: band for band in policy.bands}
     found = []
     for index, name in enumerate(BANDS):
@@ -86,7 +87,7 @@ def may_dispatch(
 
 
 def is_entitled(band: int, use_ratios: Sequence[float], rules: Sequence[BandRules], overloaded: bool) -> bool:
-    """Return True if the band uses less than its share."""
+    """Return True if the band uses less than its share of the pool; batch has only its floor in overload."""
     share = BATCH_FLOOR_RATIO if band == BATCH and overloaded else rules[band].share_ratio
     return use_ratios[band] < share
 
@@ -110,7 +111,8 @@ def order(
 
 
 def drain_share_ratio(band: int, waiting: Sequence[bool], rules: Sequence[BandRules], overloaded: bool) -> float:
-    """Return the share of the pool's dispatch rate that goes to the band while the same bands have requests waiting."""
+    """Return the estimated share of the pool's dispatch rate that goes to the band while the same bands have requests
+    waiting; the most urgent of them gets what the others' shares leave."""
     shares = [
         0.0 if not has_work else BATCH_FLOOR_RATIO if index == BATCH and overloaded else rules[index].share_ratio
         for index, has_work in enumerate(waiting)

@@ -54,7 +54,8 @@ class Strain:
 
 
 def queue_headroom_ratio(weight: float, heaviest: float) -> float:
-    """Return the fill ratio of the queue up to which a tenant of this weight is admitted."""
+    """Return the fill ratio of the queue up to which a tenant of this weight is admitted, which grows with the weight;
+    1 for the heaviest."""
     return _ALWAYS_RATIO + (1.0 - _ALWAYS_RATIO) * min(1.0, weight / heaviest)
 
 

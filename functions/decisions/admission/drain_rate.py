@@ -59,7 +59,8 @@ class Rate:
         return self._passed / max(_SAMPLE_S, now_s - self._since_s) / replicas
 
     def tick(self, now_s: float, replicas: int, full: bool) -> None:
-        """Add a sample. `full` means that requests have waited for room all the time since the last one."""
+        """End a sample and update the rate, which falls only if `full`: requests have waited for room all the time
+        since the last call."""
         elapsed_s = now_s - self._since_s
         if elapsed_s <= 0.0 or replicas <= 0:
             return
@@ -112,7 +113,8 @@ class ReturnTimes:
         return after_s
 
     def claim_place(self, request: int, now_s: float) -> bool:
-        """Claim the place of a request that has come back; return False if it has none at this time."""
+        """Use up the place of a request that has come back; return False if it has none, or came before or after its
+        time."""
         place = self._places.get(request)
         if place is None or not place[0] <= now_s <= place[1]:
             return False
@@ -129,7 +131,8 @@ class ReturnTimes:
         return wait_s
 
     def has_due_place(self, until_s: float, now_s: float) -> bool:
-        """Return True if a place is due by then, so that a request without a place should not wait."""
+        """Return True if another request's place is due by `until_s`, so that a request without a place should not
+        wait."""
         self._forget(now_s)
         return any(due_s <= until_s for due_s, _ in islice(self._places.values(), 1))
 

@@ -99,7 +99,8 @@ class FairQueue:
         return None
 
     def remove(self, flow: Flow, ticket: Ticket) -> None:
-        """Remove a ticket that no longer waits. Its state must have changed before."""
+        """Remove a ticket that no longer waits from its flow and from the queue's sums. The ticket's state must have
+        changed before."""
         flow.remove(ticket)
         self.waiting -= 1
         self.queued_kv_tokens -= ticket.kv_tokens

@@ -139,7 +139,8 @@ class Gate:
         return now_s - self._crowded_s > self._hold_s
 
     def holds_full_share(self, flow: Flow, ticket: Ticket, part: float, now_s: float) -> bool:
-        """Return True if a tenant with this part holds so much that `ticket` must wait for its other requests."""
+        """Return True if a tenant with this share of the pool holds so much that `ticket` must wait for the tenant's
+        other requests."""
         used = self.use_ratio(flow.running, flow.kv_tokens, flow.reading_tokens)
         reading_tokens = min(ticket.prompt_tokens, self.window.per_replica_tokens)
         one = self.use_ratio(1, ticket.kv_tokens, reading_tokens)
@@ -211,7 +212,8 @@ class Gate:
 
 
 def with_bursts(part: float, one: float) -> float:
-    """Return the share of the pool that a tenant may hold, given its part and the share `one` of its next request."""
+    """Return the share of the pool that a tenant may hold: its part and a burst allowance, given the share `one` of its
+    next request."""
     return part if one >= part else part + min(part, _BURST_MAX_RATIO, _BURST * sqrt(part * one))
 
 
@@ -231,6 +233,7 @@ def learnt_slots(known: float | None, running: int, waiting: int, limited: bool)
 
 
 def _total(each: Sequence[float | None]) -> float:
-    """Return the sum. Unknown values count as the mean of the known ones; without any the sum is infinite."""
+    """Return the sum of the values. Unknown ones (None) count as the mean of the known ones; without any the sum is
+    infinite."""
     known = [value for value in each if value is not None]
     return fmean(known) * len(each) if known else inf

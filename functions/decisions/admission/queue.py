@@ -164,7 +164,8 @@ class Admission:
         return Refuse("queue_timeout", self._assign_return_time(ticket, flow, now_s))
 
     def _expire(self, flow: Flow, ticket: Ticket, now_s: float) -> None:
-        """End a late ticket. It lowers the wait tolerance if it had the band's whole time and waited for the pool."""
+        """End a late ticket without an answer. It lowers the wait tolerance, and marks the pool as full, if it had the
+        band's whole time and waited for the pool."""
         if not flow.parked and ticket.deadline_s - ticket.arrived_s > 0.99 * self.rules[ticket.band].max_wait_s:
             self.tolerance[ticket.band].record_late()
             self.drain.mark_full(now_s)
@@ -184,7 +185,8 @@ class Admission:
             self.release_prefill_tokens(ticket)
 
     def release_prefill_tokens(self, ticket: Ticket) -> None:
-        """Release the ticket's prefill tokens: its prompt is read, or waits until its adapter is loaded."""
+        """Release the ticket's tokens from the prefill window: its prompt is read, or waits until its adapter is
+        loaded. Its tenant's flow is no longer passed over."""
         tokens = ticket.reading_tokens
         if not tokens or ticket.flow is None:
             return
@@ -217,7 +219,8 @@ class Admission:
             queue.unpark(flow)
 
     def update_capacity(self, ready: Sequence[ReplicaView], now_s: float) -> None:
-        """Update capacity and overload from the pool's ready replicas. Call `expire_late` and `next` afterwards."""
+        """Update capacity and overload from the pool's ready replicas, and resume the flows that were passed over. Call
+        `expire_late` and `next` afterwards."""
         interactive = self.queues[_INTERACTIVE]
         slo_s = self.rules[_INTERACTIVE].slo_s or _SECOND_S
         self.gate.update_capacity(ready, slo_s, now_s)
@@ -243,7 +246,8 @@ class Admission:
         return wait_s(ahead, own, flow.weight, queue.active_weight, drain_per_s)
 
     def band_wait_s(self, band: int, now_s: float) -> float:
-        """Return the predicted wait of the band's next request, at least the wait so far of its oldest one."""
+        """Return the predicted seconds that the band's next request waits, at least the wait so far of its oldest
+        one."""
         since_s = self.queues[band].oldest_arrived_s()
         per_s = self._per_s(self.drain.per_replica, band)
         ahead_s = self.queues[band].queued_cost / per_s if per_s > 0.0 else 0.0
@@ -251,7 +255,7 @@ class Admission:
 
     @property
     def used_ratio(self) -> float:
-        """Share of the pool in use, in its scarcest resource."""
+        """Share of the pool that all running requests of this gateway use, in its scarcest resource."""
         return self._use_ratios()[1]
 
     @property

@@ -127,7 +127,8 @@ class Flow:
         return self.head(newest_first=False)
 
     def remove(self, ticket: Ticket) -> None:
-        """Remove a ticket that no longer waits. Its state must have changed before."""
+        """Take a ticket that no longer waits out of the flow's sums. Its state must have changed before; it leaves the
+        lists later."""
         self.queued_requests -= 1
         self.queued_kv_tokens -= ticket.kv_tokens
         self.queued_cost -= ticket.cost

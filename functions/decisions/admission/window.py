@@ -59,7 +59,8 @@ class ReadingWindow:
             heappush(self._due, (now_s + ticket.prompt_tokens / self._reported_rate, ticket.number, ticket))
 
     def record_prefill_end(self, ticket: Ticket, took_s: float | None) -> None:
-        """Record that a prompt has been read, in `took_s` if known."""
+        """Count the tokens of a prompt that has been read, and its time `took_s` (None: unknown) if it is the shortest
+        lately."""
         self._passed_tokens += ticket.prompt_tokens
         if took_s is not None and took_s < self._least_s:
             self._least_s = took_s

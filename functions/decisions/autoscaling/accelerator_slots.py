@@ -116,12 +116,12 @@ class _Pool:
 
     @property
     def present(self) -> int:
-        """Warm engines that stay."""
+        """Number of warm engines that stay, awake or asleep."""
         return self.loaded + self.loading + self.unheard + self.asleep
 
     @property
     def spare(self) -> int:
-        """Warm engines whose slot can be released."""
+        """Number of awake or loading warm engines whose slot can be released."""
         return max(0, self.loaded + self.loading + self.unheard - self.spared)
 
     @property

@@ -40,7 +40,7 @@ Cause = Literal["steady", "bounds", "rule", "forecast", "blind", "quiet", "neede
 
 
 def describe_rule(looked: Looked) -> str:
-    """Return the rule with the measured value: `queue_seconds > 0.5: +5% (0.8 s)`."""
+    """Return a scaling rule's text with the measured value: `queue_seconds > 0.5: +5% (0.8 s)`."""
     value = looked.value if looked.value is not None else 0.0
     shown = f"{value:.0%}" if looked.rule.metric in ("kv_usage", "utilization") else f"{value:.3g} s"
     return f"{looked.rule.text} ({shown})"
@@ -73,7 +73,7 @@ class Case:
 
     @property
     def is_coming(self) -> bool:
-        """True if a requested replica does not serve yet and may still come."""
+        """True if a requested replica does not serve yet, and growing was not so long ago that it must have failed."""
         if self.signals.ready >= self.current or self.grew_s is None:
             return False
         return self.now_s - self.grew_s < LATE_STARTS * self.policy.startup_s

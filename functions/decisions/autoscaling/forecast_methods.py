@@ -150,7 +150,7 @@ class Score:
     @property
     def wape(self) -> float | None:
         """Sum of absolute errors divided by the sum of outcomes, recent ones weighted more; None before the first
-        scored prediction"""
+        scored prediction."""
         return self.error_sum / self.came_sum if self.came_sum > _LEAST else None
 
     def with_outcome(self, foreseen: float, came: float, keep_ratio: float) -> "Score":

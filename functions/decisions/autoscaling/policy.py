@@ -47,7 +47,7 @@ class ScalePolicy:
 
     @property
     def quiet_after_growing_s(self) -> float:
-        """Seconds without shrinking after growing: the new replicas must serve first"""
+        """Seconds without shrinking after growing: the new replicas must serve first."""
         return max(self.quiet_s, self.startup_s)
 
 

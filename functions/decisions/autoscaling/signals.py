@@ -58,7 +58,7 @@ class PoolSignals:
 
     @property
     def committed(self) -> int:
-        """Replicas that serve or are starting."""
+        """Number of replicas that serve or are starting, without warm ones."""
         return self.ready + self.starting
 
 
@@ -68,7 +68,8 @@ def is_overflow(reason: str, *, is_batch: bool) -> bool:
 
 
 def step_utilization(step_s: float, itl_mean_s: float | None, busy_ratio: float) -> float | None:
-    """Return the utilization. `busy_ratio`: share of time with work in the engine. None if nothing was measured."""
+    """Return the utilization from 0 to 1: the share of time with work in the engine, times (1 - step time without load
+    / mean inter-token time). None if nothing was measured; 0 for an idle engine."""
     if itl_mean_s is None:
         return 0.0 if busy_ratio == 0.0 else None
     if itl_mean_s <= 0.0:

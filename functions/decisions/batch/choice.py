@@ -30,7 +30,8 @@ class Markers:
     _seen: dict[str, tuple[float, float]] = field(default_factory=dict)  # by id: touched, and unchanged since
 
     def find_idle(self, found: Iterable[OpenBatch], now_s: float) -> list[OpenBatch]:
-        """Record the markers and return the batches whose markers have not changed for `lease_s`."""
+        """Record the markers and return the batches whose markers this gateway has seen unchanged for `lease_s`, so
+        that no gateway works on them."""
         before, self._seen = self._seen, {}
         idle: list[OpenBatch] = []
         for one in found:

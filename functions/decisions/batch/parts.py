@@ -71,7 +71,8 @@ class Done:
         return index < len(self._bits) and bool(self._bits[index] & (1 << (ordinal & 7)))
 
     def add_new(self, results: list[LineResult]) -> Iterator[LineResult]:
-        """Record results and return those of lines that had none yet."""
+        """Record results of lines as durable, count them, and yield those of lines that had none yet; others are
+        ignored."""
         for result in results:
             if result.ordinal in self:
                 continue

@@ -102,7 +102,7 @@ def weights_bytes(shape: ModelShape, serving: Serving) -> float:
 
 
 def kv_bytes_per_token(shape: ModelShape, serving: Serving) -> float:
-    """Return the KV bytes of a token on one accelerator."""
+    """Return the KV cache bytes of one token on one accelerator."""
     values = shape.kv_values_per_token / serving.pipeline_parallel
     if shape.latent_values:
         return values * serving.kv_bytes

@@ -105,7 +105,8 @@ def _serving(args: tuple[str, ...], name: str, environment: Mapping[str, str], c
 
 
 def _weight_bytes(quantization: str | None, dtype: str | None, name: str) -> float:
-    """Return the bytes of a parameter by the arguments, else by the model's name, else 16 bits."""
+    """Return the bytes of one parameter (4, 2, 1 or 0.5) by the engine's arguments, else by the model's name, else
+    2."""
     if dtype in {"float32", "float"}:
         return 4.0
     for text in (quantization or "", name.lower()):

@@ -38,7 +38,8 @@ class Bloom:
         return self._has(_key(digest))
 
     def holds_adapter(self, name: EngineName) -> bool:
-        """Call `holds` by the engine's name for an adapter, `id@sha256:<16 hex>`. Return False for any other name."""
+        """Return True if the files of an adapter with this engine name, `id@sha256:<16 hex>`, are probably in the
+        filter; False if they are not, and for any other name."""
         key = _key(name.rpartition("@")[2])
         return key is not None and self._has(key)
 

@@ -25,12 +25,12 @@ class Rng(Protocol):
 
 
 def full(count: int) -> int:
-    """Return the set of all `count` chunks."""
+    """Return the set of all `count` chunks as bits."""
     return (1 << count) - 1
 
 
 def indexes(bits: int) -> Iterator[int]:
-    """Yield the chunks in `bits`, ascending."""
+    """Yield the indexes of the chunks that are set in `bits`, ascending."""
     while bits:
         low = bits & -bits
         yield low.bit_length() - 1
@@ -75,14 +75,14 @@ class Rarity:
         self._levels = [full(count)] + [0] * max_holders
 
     def gain(self, bits: int) -> None:
-        """Count one more peer for each of these chunks."""
+        """Count one more peer, up to the maximum, for each chunk that is set in `bits`."""
         for level in range(len(self._levels) - 2, -1, -1):
             if moved := self._levels[level] & bits:
                 self._levels[level] ^= moved
                 self._levels[level + 1] |= moved
 
     def lose(self, bits: int) -> None:
-        """Count one peer less for each of these chunks."""
+        """Count one peer less, down to 0, for each chunk that is set in `bits`."""
         for level in range(1, len(self._levels)):
             if moved := self._levels[level] & bits:
                 self._levels[level] ^= moved

@@ -111,7 +111,8 @@ class PeerBook:
             self._gain(peer, have)
 
     def usable(self, max_per_peer: int, now_s: float) -> list[Peer]:
-        """Return the peers that may serve one more chunk now."""
+        """Return the peers that may serve one more chunk now: fewer than `max_per_peer` are in flight, and no pause
+        after a failure is left."""
         return [peer for peer in self._peers.values() if peer.in_flight < max_per_peer and peer.not_before_s <= now_s]
 
     def record_success(self, address: str) -> None:

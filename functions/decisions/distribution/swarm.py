@@ -99,7 +99,7 @@ class Swarm:
 
     @property
     def waits(self) -> int:
-        """Chunks that are missing and not in flight."""
+        """Chunks (as bits) that are missing and not in flight."""
         return self.missing & ~self._flying
 
     @property
@@ -111,12 +111,14 @@ class Swarm:
         return now_s - self._tracker_heard_s >= self.policy.tracker_silent_s
 
     def avoided(self, now_s: float) -> tuple[str, ...]:
-        """Return the peers that are useless to this node (banned, failing, lying). The tracker plans without them."""
+        """Return the addresses of peers that are useless to this node (banned, failing, lying). The tracker plans
+        without them."""
         banned = [address for address in self.peers.bans if self.peers.is_banned(address, now_s)]
         return (*banned, *(peer.address for peer in self.peers.all() if peer.is_useless))
 
     def apply_tracker_answer(self, answer: PeerAnswer, now_s: float) -> None:
-        """Apply an answer of the tracker. Its grants replace the earlier ones."""
+        """Apply an answer of the tracker: add its peers. Its grants of chunks to read from the store replace the
+        earlier ones."""
         self._tracker_heard_s, self._tracker_answered, self._without_tracker = now_s, True, False
         self.grants = answer.grants & self.missing
         for facts in answer.peers:
@@ -133,7 +135,7 @@ class Swarm:
         self._without_tracker = True
 
     def next(self, now_s: float, rng: Rng) -> list[PeerRequest]:
-        """Return the requests to make now. Each is in flight from here on."""
+        """Return the requests to make now, to peers and to the store. Each is in flight from here on."""
         if self.is_alone(now_s) or self._without_tracker:
             self._designate(now_s, rng)
         asks: list[PeerRequest] = []

@@ -91,7 +91,8 @@ class Board:
         return min(self.policy.again_max_s, max(self.policy.again_min_s, wanted_s))
 
     def announce(self, announcement: Announcement, now_s: float, rng: Rng) -> PeerAnswer:
-        """Update a node and return its peers and grants. Raise BoardFull for a new node beyond the maximum."""
+        """Update a node with what it announces and return a sample of peers and its grants. Nodes silent for long are
+        removed. Raise BoardFull for a new node beyond the maximum."""
         self._excuse_silence(now_s)
         self.heard_s = now_s
         self.expire(now_s)

@@ -88,7 +88,7 @@ class Breaker:
         self._probe_until_s = _NEVER_S  # the replica lives, but this was no answer: the next request may probe
 
     def sent(self, now_s: float) -> None:
-        """Record a request sent to the replica; on probation, it is the probe."""
+        """Record a request sent to the replica; after an ejection, on probation, it is the probe."""
         if self._is_probation and now_s >= self._until_s:
             self._probe_until_s = now_s + PROBE_S
 
@@ -118,7 +118,7 @@ class Breaker:
         return REFUSAL_MS if now_s < self._refused_until_s else 0.0
 
     def is_forgotten(self, now_s: float) -> bool:
-        """Return True if nothing about the replica needs to be remembered."""
+        """Return True if nothing about the replica needs to be remembered: it has been well for FORGET_AFTER_S."""
         if self._is_probation or self._faults or now_s < max(self._refused_until_s, self._rests_until_s):
             return False
         return now_s - self._well_s >= FORGET_AFTER_S

@@ -143,7 +143,7 @@ def record_restart(watch: PoolWatch, replica: Seen, now_s: float) -> PoolWatch:
 
 
 def may_spare(state: PoolState, replica_id: ReplicaId) -> str:
-    """Return why the other replicas cannot take over its work; "" if they can."""
+    """Return the reason why the pool's other replicas cannot take over this one's work; "" if they can."""
     others = [each for each in state.ready if each.replica_id != replica_id]
     kv_usage = sum(each.kv_usage_ratio for each in state.ready)
     reasons = {

@@ -116,7 +116,7 @@ class QueueLadder:
 
 
 def _shares(admission: Admission) -> tuple[float, ...]:
-    """Return each band's share of the pool in overload."""
+    """Return each band's share of the pool in overload, when batch has only its floor."""
     return tuple(
         BATCH_FLOOR_RATIO if band == BATCH else rule.share_ratio for band, rule in enumerate(admission.rules)
     )  # fmt: skip

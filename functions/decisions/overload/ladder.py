@@ -171,7 +171,8 @@ def _carry(state: LadderState, signals: PoolSignals, means: Means) -> _Carried:
 
 
 def _rate(signals: PoolSignals, means: Means) -> float | None:
-    """Return the learnt rate of a replica, but not more than a full pool that rejects requests shows.
+    """Return a replica's learnt rate in tokens per second (None: unknown), but not more than a full pool that rejects
+    requests shows.
 
     A pool is full if its utilization is three fifths or more, or requests wait. Shed and shift keep a full pool's use
     below what it can do (test_spike_under_shed_provisions_replicas). An idle pool that rejects does not show its rate.

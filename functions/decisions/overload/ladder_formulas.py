@@ -59,7 +59,8 @@ def floor_ratios(
 def kept_ratios(
     excess: float, band_ratios: Sequence[float], floors: Sequence[float]
 ) -> tuple[tuple[float, ...], float]:  # fmt: skip
-    """Return the share of each band's requests to admit, and the excess left. `band_ratios`: shares of arrivals."""
+    """Return the share of each band's requests to admit, shedding the least urgent first down to its floor, and the
+    excess left. `band_ratios`: shares of arrivals."""
     kept, left = [1.0] * len(band_ratios), excess
     for band in reversed(range(len(band_ratios))):
         part = band_ratios[band]
@@ -72,7 +73,7 @@ def kept_ratios(
 
 
 def replicas_wanted(arriving_per_s: float, replica_per_s: float) -> int:
-    """Return the number of replicas for which each is at most four fifths full."""
+    """Return the number of replicas of this rate for which each is at most four fifths full."""
     return ceil(arriving_per_s / (FULL_RATIO * replica_per_s) - _ROUNDING)
 
 
@@ -82,5 +83,6 @@ def target_headroom_ratio(use_ratio: float) -> float:
 
 
 def gives_way(kept_ratio: float, number: int) -> bool:
-    """Return True if a request of a band is among those rejected. Consecutive numbers are spread evenly."""
+    """Return True if the request with this number is among those of its band that are rejected to keep `kept_ratio`.
+    Consecutive numbers are spread evenly."""
     return kept_ratio < 1.0 and _SPREAD * number % 1.0 >= kept_ratio

@@ -34,7 +34,7 @@ Words = npt.NDArray[np.uint64]
 
 
 def build(names: Iterable[int]) -> bytes:
-    """Return the filter of these names as little-endian words."""
+    """Return the Bloom filter of these block names as little-endian 8-byte words."""
     keys = np.fromiter(names, dtype=np.uint64)
     words = _MIN_WORDS
     while words < MAX_WORDS and words * _NAMES_PER_WORD < len(keys):
@@ -54,7 +54,8 @@ class BloomTable:
 
     @classmethod
     def like(cls, other: "BloomTable") -> "BloomTable":
-        """Copy the filters of `other` into the same columns. The copy does not know which columns are in use."""
+        """Return a table with the filters of `other` in the same columns. The copy does not know which columns are in
+        use."""
         copy = cls()
         copy._table = other._table.copy()
         copy._cells = copy._table.data

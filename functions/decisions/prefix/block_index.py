@@ -52,7 +52,7 @@ class BlockIndex:
         return not self._retired and not self._wiping
 
     def add_slot(self) -> int | None:
-        """Reserve an empty slot. Return None if there are too many."""
+        """Reserve an empty slot for a replica and return its number; None if all MAX_SLOTS are in use."""
         if self._free:
             return self._free.pop()
         if self._slots >= MAX_SLOTS:
@@ -61,7 +61,7 @@ class BlockIndex:
         return self._slots - 1
 
     def add(self, slot: int, names: Iterable[int]) -> int:
-        """Add blocks to the slot and return how many could not be stored."""
+        """Add blocks that the slot holds on the accelerator; return how many could not be stored."""
         return self._add(self._holders, slot, names)
 
     def add_to_host(self, slot: int, names: Iterable[int]) -> int:

@@ -100,7 +100,8 @@ class PrefixRecord:
     def record_sent(
         self, blocks: Sequence[int], replica: ReplicaId, text_bytes: int, block_bytes: int, now_s: float
     ) -> None:
-        """Record a prompt sent to a replica. `text_bytes` is its length, at least what its blocks cover."""
+        """Record that a replica has the blocks of a prompt sent to it. `text_bytes` is the prompt's length, at least
+        what its blocks cover. A full record drops its older half."""
         if now_s >= self._rotate_at_s:
             self._rotate_by_time(now_s)
         elif self._rotate_at_s == inf:

@@ -156,7 +156,7 @@ class QuotaAccount:
 
 
 def apply_regime(account: QuotaAccount, regime: Regime, now_us: int, *, bus_knows: bool = True) -> None:
-    """Switch the account to this regime. Debt stays.
+    """Switch the account to this way of enforcing limits, leased from the bus or without it. Debt stays.
 
     Without the bus, this gateway keeps what it holds and adds its share of what the bus had left. A lease starts empty.
     If the bus does not know what was spent here, the lease starts with that as debt; paying it informs the bus.

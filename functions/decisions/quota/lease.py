@@ -131,7 +131,7 @@ class RateLease:
         self.came -= amount
 
     def round_ended(self, now_us: int) -> None:
-        """Update the rate of grants at the end of a round."""
+        """Update the smoothed rate of grants, from those that came in the round that ends."""
         if self.round_us is not None and now_us > self.round_us:
             elapsed_s = (now_us - self.round_us) / US_PER_S
             keep_ratio = _RATE_KEEP_RATIO ** (elapsed_s / ROUND_S)
@@ -230,7 +230,8 @@ class AccountLease:
         self.denied_until_us[index] = now_us + wait_us
 
     def places_to_request(self, account: LimitedAccount) -> int:
-        """Return the places to request from the bus; negative: to return. Call once a round."""
+        """Return the places for concurrent requests to request from the bus, one more than lately used at most;
+        negative: to return. Call once a round: it resets the peak."""
         desired = max(account.in_flight, self.peak) + 1
         self.peak = account.in_flight
         return desired - self.places

@@ -41,11 +41,12 @@ class Reservation(msgspec.Struct, eq=False):
 
     @property
     def held(self) -> Costs:
-        """Costs reserved on arrival, by dimension; none if nothing is reserved"""
+        """Costs reserved on arrival, by dimension; none if nothing is reserved."""
         return self._held if self._held is not None else NO_COST
 
     def costs(self, features: RequestFeatures) -> Costs:
-        """Return the expected cost of the request. A dimension that was not learnt yet costs nothing before the end.
+        """Return the expected cost of the request by dimension. A dimension that was not learnt yet costs nothing
+        before the end.
 
         The expected length is cut to the whole limit: it is a guess, and a guess must not reject a request for good.
         """

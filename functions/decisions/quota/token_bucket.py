@@ -48,7 +48,8 @@ class TokenBucket:
         self.updated_us = now_us
 
     def advance(self, now_us: int) -> None:
-        """Empty the bucket for the time up to `now_us`. Earlier times are ignored."""
+        """Empty the bucket (earn units) for the time up to `now_us`; a lease does not empty. Earlier times are
+        ignored."""
         elapsed_us = now_us - self.updated_us
         if elapsed_us <= 0:
             return
@@ -67,7 +68,7 @@ class TokenBucket:
         return cost <= headroom or (cost > self.capacity > 0 and headroom >= self.capacity)
 
     def spend(self, cost: int, now_us: int) -> None:
-        """Call `advance` and `add` in one step."""
+        """Call `advance` and `add` in one step: spend or refund whatever the level."""
         if now_us > self.updated_us:
             self.advance(now_us)
         level = self.level + cost

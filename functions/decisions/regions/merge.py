@@ -111,7 +111,7 @@ def _alive(versions: Mapping[str, VersionFact], held: Iterable[Held]) -> frozens
 
 
 def _named(ours: ModelFacts | None, moved: tuple[ChannelFact, ...]) -> set[str]:
-    """Return the versions that channels name after these moves."""
+    """Return the names of the versions that the model's channels name after these moves."""
     known = {channel.name: channel for channel in ours.channels} if ours is not None else {}
     after = known | {channel.name: channel for channel in moved}
     return {channel.version for channel in after.values() if channel.version is not None}

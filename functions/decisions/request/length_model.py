@@ -182,5 +182,5 @@ class LengthModel:
         self._answers.get_or_create((model, tenant)).learn(tokens, cut)
 
     def __len__(self) -> int:
-        """Return the number of entries in both maps."""
+        """Return the number of entries in both maps, of prompts and of answers."""
         return len(self._prompts) + len(self._answers)

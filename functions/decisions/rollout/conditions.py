@@ -125,7 +125,7 @@ def _judge_quantile(
     few: int,
     grain: int,
 ) -> ConditionFinding:
-    """Test a condition on a quantile. `grain`: amount that one request adds to a sketch's count."""
+    """Test a halt condition on a latency quantile. `grain`: amount that one request adds to a sketch's count."""
     threshold = condition.threshold
     own, other = candidate.quantile(q), control.quantile(q)
     is_relative, is_shared = isinstance(threshold, TimesControl), False

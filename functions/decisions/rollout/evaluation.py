@@ -82,7 +82,7 @@ class RolloutVerdict:
 
     @property
     def event(self) -> AnyEvent | None:
-        """Event to send to the registry; None for a hold"""
+        """Event to send to the registry; None for a hold."""
         match self.kind:
             case "advance":
                 return StagePassed()

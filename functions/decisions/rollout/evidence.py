@@ -49,7 +49,8 @@ class GroupStats:
         self.total_ms.merge(other.total_ms)
 
     def add_gaps(self, gaps: Sequence[tuple[int, int]]) -> None:
-        """Add one stream's gaps, ascending: (bucket of a sketch, gaps in it)."""
+        """Add the inter-token gaps of one stream, ascending as (bucket, count); each stream counts the same,
+        STREAM_SHARES, however many gaps it has."""
         total = sum(count for _, count in gaps)
         passed = shared = 0
         for bucket, count in gaps:

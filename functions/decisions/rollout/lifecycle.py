@@ -133,7 +133,7 @@ class Rollout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def trial(self) -> int:
-        """Number of one stage of one attempt, for which evidence is gathered. Stage 2 of attempt 3 is 202."""
+        """Number of the current stage of this attempt, for which evidence is gathered. Stage 2 of attempt 3 is 202."""
         return (self.attempt - 1) * MAX_STAGES + self.stage
 
     @property
@@ -143,7 +143,7 @@ class Rollout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def percent(self) -> int:
         """Percentage of requests that gateways send to the new version now; 0 before it is loaded and after a rollback,
-        100 once completed"""
+        100 once completed."""
         if self.state == "completed":
             return 100
         return self.current.percent if self.loaded and self.state in {"running", "paused"} else 0

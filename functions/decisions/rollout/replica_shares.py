@@ -65,7 +65,7 @@ def can_serve_share(percent: int, candidates: int, controls: int, aim: int = 1) 
 
 
 def candidate_targets(base: ModelEntry, rollouts: Iterable[Rollout], shares: VersionShares) -> dict[RolloutId, int]:
-    """Return the planned replicas of the new version, for each of the base's rollouts."""
+    """Return by rollout of the base the number of planned replicas of its new version; 0 if none are planned."""
     return {row.id: shares.others.get(row.to_version, 0) for row in rollouts if row.model == base.id}
 
 
@@ -79,7 +79,8 @@ def share_percent(rollout: Rollout, candidates: int, controls: int, *, widens: b
 
 
 def with_shares(snapshot: Snapshot, shares: Mapping[RolloutId, int]) -> Snapshot:
-    """Return the snapshot with the percents that replicas can serve instead of the stages' own."""
+    """Return the snapshot with the percents that replicas can serve, `shares` by rollout, instead of the stages'
+    own."""
     if not shares:
         return snapshot
     models = tuple(_shared(model, shares) if model.splits else model for model in snapshot.models)
@@ -100,7 +101,8 @@ def wanted_shares(
     replicas: int,
     surge: int,
 ) -> VersionShares | None:
-    """Return the shares of a pool of `replicas`; None if the base has no channel or a split of an ended rollout.
+    """Return how many of a pool's `replicas` should have each version; None if the base has no channel or a split of an
+    ended rollout.
 
     `rollouts` are all active ones, `widening` those whose stage has passed.
     """
@@ -127,7 +129,7 @@ def _serves(base: ModelEntry, row: Rollout) -> bool:
 
 
 def _bounded(others: Mapping[str, int], most: int) -> dict[str, int]:
-    """Limit the total to `most`, in order of version name."""
+    """Return the replica counts by version, with their total limited to `most`, in order of version name."""
     kept: dict[str, int] = {}
     for version, count in sorted(others.items()):
         granted = min(count, max(0, most - sum(kept.values())))

@@ -33,7 +33,7 @@ class Row:
     @property
     def factor(self) -> float | None:
         """Ratio of the new version's duration to the old one's; None if either is unknown, or the measure is no
-        duration"""
+        duration."""
         if self.unit != "ms" or not self.control or self.candidate is None:
             return None
         return self.candidate / self.control

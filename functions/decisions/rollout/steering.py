@@ -97,7 +97,8 @@ def steer(
     *,
     bases: Collection[ModelId] | None = None,
 ) -> Steered:
-    """Return the snapshot to publish, with commands for the registry.
+    """Return the snapshot to publish, with channels at their rollouts' places, and the commands for the registry that
+    start or end rollouts.
 
     `wanted` is the compiled snapshot; `declared` has each model's channels in git, with or without artifacts.
     `bases`: base models whose versions have their own replicas, so that they move by stages as adapters do; None:
@@ -251,7 +252,8 @@ class _Model:
         return _named(self.before, self.before.channels[channel])
 
     def _is_another(self, version: VersionEntry) -> bool:
-        """Return True if the version's name now has another artifact: a workshop's, which is followed directly."""
+        """Return True if the version's name has another artifact in the declared model: a workshop's, which is followed
+        directly."""
         return _has_another(self.entry, version)
 
 
@@ -292,7 +294,7 @@ def _shown(model: ModelEntry, places: Mapping[str, _ChannelState]) -> ModelEntry
 
 
 def _incoming_name(channels: Mapping[str, str]) -> str:
-    """Return `incoming`, or the next free name: two channels may load together."""
+    """Return `incoming`, or the next name that no channel has: two channels may load together."""
     names = [INCOMING, *(f"{INCOMING}-{number}" for number in range(2, len(channels) + 3))]
     return next(name for name in names if name not in channels)
 

@@ -76,7 +76,7 @@ def all_candidates(request: RouteRequest, pool: PoolIndex, excluded: Collection[
 
 
 def sample_rows(rows: list[Row], key: int, count: int = DRAWS) -> list[Row]:
-    """Return `count` random rows, with repetition. Equal keys give equal rows."""
+    """Return `count` pseudo-random rows, with repetition. Equal keys give equal rows."""
     drawn, size = [], len(rows)
     for _ in range(count):
         key = (key * _STEP + _OFFSET) & _MASK

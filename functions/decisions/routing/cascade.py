@@ -49,7 +49,7 @@ def answer_entropy(entropies: Sequence[float], measure: Measure) -> float | None
 
 
 def step_for(steps: Collection[CascadeEntry], pool: PoolName, tier: str) -> CascadeEntry | None:
-    """Return the first cascade step from the pool for this tier, or None."""
+    """Return the first cascade step (escalation to another pool) from the pool for this tier, or None."""
     found = (step for step in steps if step.source_pool == pool and (not step.tiers or tier in step.tiers))
     return next(found, None)
 
@@ -63,7 +63,7 @@ class Escalations(NamedTuple):
 
 
 def escalations(entropies: Sequence[float], thresholds: Iterable[float]) -> list[Escalations]:
-    """Return the escalations of the recorded answers for each threshold."""
+    """Return for each threshold the number and share of the recorded answers whose entropy is above it."""
     rows = []
     for threshold in thresholds:
         escalated = sum(one > threshold for one in entropies)

@@ -144,7 +144,8 @@ def decide(
     in_flight: Mapping[ReplicaId, int],
     excluded: Collection[ReplicaId] = (),
 ) -> Prediction | NoReplica:
-    """Call `route` for a pool view that is used once; `in_flight` is this gateway's own count per replica."""
+    """Return what `route` decides for a pool view that is used once; `in_flight` is this gateway's own count of
+    requests per replica."""
     return route(request, PoolIndex(pool.replicas, pool.dedicated_to), policy, OwnLoad(in_flight), excluded=excluded)
 
 

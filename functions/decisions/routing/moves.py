@@ -55,7 +55,8 @@ class Move(NamedTuple):
 
 
 def pays(move: Move, rows: Sequence[Row], penalties_ms: Mapping[ReplicaId, float]) -> bool:
-    """Return True if the turn should leave its home for the other replica; `rows` are all candidates."""
+    """Return True if the turn should leave its home for the other replica: the home has little more of its prompt
+    cached, or its wait is clearly longer. `rows` are all candidates."""
     home, other = move.home, move.other
     rate_ms = max(other.prefill_ms_per_token, _measured_ms(rows))
     if (_cached_tokens(move, home) - _cached_tokens(move, other)) * rate_ms < HELD_FROM_MS:

@@ -38,7 +38,8 @@ class OwnLoad:
         self.ahead_tokens: dict[ReplicaId, int] = {}
 
     def add_request(self, replica_id: ReplicaId, prefill_tokens: int, sent_s: float = 0.0) -> InFlightSlot:
-        """Count a request sent to the replica, with the prompt tokens to compute before its first token."""
+        """Count a request sent to the replica, with the prompt tokens to compute before its first token, and return its
+        slot for later calls."""
         self.in_flight[replica_id] = self.in_flight.get(replica_id, 0) + 1
         if prefill_tokens:
             self.ahead_tokens[replica_id] = self.ahead_tokens.get(replica_id, 0) + prefill_tokens

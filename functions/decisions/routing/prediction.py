@@ -128,7 +128,7 @@ def kept_ratio(utilization_ratio: float, spread_above_ratio: float) -> float:
 def least(  # noqa: C901, PLR0912  one loop without calls: each branch is a term of the formula
     request: RouteRequest, rows: Sequence[Row], load: OwnLoad, kept: float, penalties_ms: Mapping[ReplicaId, float]
 ) -> tuple[list[Row], int]:
-    """Return the rows with the least `score_ms`, and the sum of all outstanding requests.
+    """Return the rows that share the least `score_ms`, and the sum of outstanding requests over all `rows`.
 
     The formula is repeated here in one loop without calls (test_loop_equals_the_formula), because it runs for every
     request and replica.

@@ -130,7 +130,7 @@ class PoolIndex:
 
     @property
     def utilization_ratio(self) -> float:
-        """Mean share of the KV caches in use, over ready replicas; 0 without any"""
+        """Mean share of the KV caches in use, over ready replicas; 0 without any."""
         return self.kv_usage_sum / len(self.ready) if self.ready else 0.0
 
     def rows_of(self, name: EngineName) -> list[Row]:

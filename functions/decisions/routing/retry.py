@@ -74,7 +74,7 @@ _DEATHS = frozenset({AttemptFailure.RESET, AttemptFailure.REPLICA_LOST})
 
 
 def count_lost_replicas(failures: tuple[AttemptFailure, ...]) -> int:
-    """Return the number of replicas that died or hung while they had the request."""
+    """Return how many of the attempts failed because the replica died or hung while it had the request."""
     return sum(failure in _DEATHS for failure in failures)
 
 

@@ -30,7 +30,7 @@ class Alert:
 
     @property
     def runbook(self) -> str:
-        """Path of the runbook in this repository."""
+        """Path of the alert's runbook in this repository."""
         return f"{RUNBOOKS}/{self.failure_mode}.md"
 
 

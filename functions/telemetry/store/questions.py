@@ -88,7 +88,7 @@ def _terms(asked: Search) -> tuple[list[str], dict[str, str | int | float]]:
 
 
 def _row(found: dict[str, Any]) -> TraceRow:
-    """Convert a row; RowInvalid if it is not one that a gateway writes."""
+    """Convert a row of the store to a TraceRow; RowInvalid if it is not one that a gateway writes."""
     try:
         score = orjson.loads(found.get("route_score") or "{}")
         return msgspec.convert({**found, "ts": found["ts_s"], "route_score": score}, TraceRow, strict=False)

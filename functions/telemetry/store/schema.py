@@ -29,7 +29,7 @@ _FEW = frozenset(
 
 
 def columns() -> dict[str, str]:
-    """Return ClickHouse's type of each column, in the table's order."""
+    """Return ClickHouse's type of each column of the requests table by name, in the table's order."""
     return {field.encode_name: _type(field.encode_name, field.type) for field in msgspec.structs.fields(TraceRow)}
 
 
@@ -107,12 +107,13 @@ _LEDGER = (
 
 
 def first_statements(retention_days: int) -> list[str]:
-    """Return the statements for any store, new or old."""
+    """Return the statements that create database, ledger and table if they are missing, for any store, new or old."""
     return ["CREATE DATABASE IF NOT EXISTS shoal", _LEDGER, table(retention_days)]
 
 
 def pending(done: set[int]) -> list[str]:
-    """Return migrations that the store lacks, each followed by its record."""
+    """Return the statements of migrations that the store lacks (`done` are those it has), each followed by the
+    statement that records it."""
     return [
         statement
         for number, statements in sorted(MIGRATIONS.items())
