@@ -122,7 +122,7 @@ class _Relayed(StreamingResponse):
 
 
 def _sent_headers(request: Request, key: str) -> dict[bytes, bytes]:
-    """Return the forwarded headers as bytes, because text must be ASCII and a header may have bytes from 0x80 on."""
+    """Return the headers to forward, with this key and the request id, as bytes: they may have bytes from 0x80 on."""
     sent = {name.encode(): request.headers[name].encode("latin-1") for name in _SENT if name in request.headers}
     if announced_bytes(request.scope["headers"]) == 0:
         sent[b"content-length"] = b"0"

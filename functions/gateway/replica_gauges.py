@@ -45,7 +45,9 @@ class ReplicaGauges(Collector):
         *,
         declared: Container[str] | None = None,
     ) -> None:
-        """Record the replicas at this scrape. `suspected`: the suspected node or zone of each replica that is avoided.
+        """Record the replicas at this scrape, and those that fell silent without draining in the last SILENT_FOR_S.
+
+        `suspected`: the suspected node or zone of each replica that is avoided.
         `declared`: declared pools; None if unknown.
         """
         self._suspected = Counts(suspected)

@@ -53,7 +53,10 @@ _AFTER_DRAIN_S = 5.0  # for the last error events to be sent
 
 
 def run(settings: GatewaySettings, other: OtherChoice | None = None) -> None:
-    """Serve until drained; raises StartFailed. `other` replaces the router's choice."""
+    """Serve until drained, on a running gateway's listeners if there is one to succeed; raises StartFailed.
+
+    `other` replaces the router's choice of replicas.
+    """
     inherited = inherit(settings.handover_socket, listener_count(settings)) if settings.handover_socket else None
     listeners = inherited.listeners if inherited is not None else bind_all(settings)
     config = _uvicorn_config(settings)
@@ -131,7 +134,9 @@ class _Server(uvicorn.Server):
         config.http = functools.partial(LaneProtocol, self._gateway)  # type: ignore[assignment]
 
     def _optional_parts(self) -> list[RouteProvider]:
-        """Create the parts that requests do not depend on (composed chats, files, batches); return their routes."""
+        """Create the parts that requests do not depend on (composed chats, files and batches, forwarding to the
+        registry); return their routes.
+        """
         settings, gateway = self._settings, self._gateway
         self._conversations = ValkeyConversations(
             settings.bus_url,
@@ -200,7 +205,7 @@ class _Server(uvicorn.Server):
         await self._quota_broker.close()
 
     async def _until_ready(self) -> None:
-        """Wait until this gateway is ready; until then the predecessor, which knows the fleet, answers."""
+        """Wait, for a limited time, until this gateway is ready: the predecessor, which knows the fleet, answers."""
         for _ in range(_READY_CHECKS):
             if self._gateway.not_ready_reason() is None:
                 return
@@ -244,7 +249,7 @@ class _Server(uvicorn.Server):
             self._inherited.announce_serving()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """On a second signal, or one after a handover, end open requests after the ordinary drain timeout from now."""
+        """Drain on a signal; on a second one, or after a handover, end open requests `drain_timeout_s` from now."""
         if self.should_exit:
             asyncio.get_running_loop().call_later(self._settings.drain_timeout_s, self._gateway.cut_short)
         super().handle_exit(sig, frame)

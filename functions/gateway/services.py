@@ -128,7 +128,7 @@ class Services:
     open_requests: dict[OpenRequest, None] = field(default_factory=dict)  # in order of arrival
 
     def requests_of(self, pools: Iterable[PoolName]) -> dict[PoolName, int]:
-        """Return the requests per pool: in its queue, dispatched, or at its replicas on behalf of another pool."""
+        """Return per pool the larger of its queued and dispatched requests and of those at its ready replicas."""
         queued = {pool: admission.gate.running + admission.waiting for pool, admission, _ in self.admission.figures()}
         in_flight = self.router.load.in_flight
         return {
@@ -137,7 +137,10 @@ class Services:
         }
 
     def snapshot_age_s(self) -> float:
-        """Return the time since the registry last confirmed the snapshot; 0 without a snapshot."""
+        """Return the seconds since the registry last confirmed the snapshot; 0 without a snapshot.
+
+        If it never did, they count from the snapshot's compilation.
+        """
         catalogue, source = self.state.catalogue, self.state.snapshot_source
         if catalogue is None:
             return 0.0

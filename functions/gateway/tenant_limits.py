@@ -62,7 +62,7 @@ class TenantShares:
         return self._held[tenant]
 
     def is_free(self, tenant: str, amount: int = 1, own_most: int = sys.maxsize) -> bool:
-        """Return True if `amount` fits the limits; `own_most` is a lower limit for this tenant."""
+        """Return True if `amount` more fits the limits of all and of the tenant, which `own_most` may lower."""
         own = self._held[tenant] + amount
         return self.held + amount <= self.most and own <= min(self._most_per_tenant, own_most)
 
@@ -109,7 +109,7 @@ class TenantSlots:
         self._tenants: dict[str, _Slots] = {}
 
     async def enter(self, tenant: str) -> None:
-        """Acquire a slot, which `leave` releases."""
+        """Wait for a slot of the tenant and acquire it; `leave` releases it. Raises `refusal` as `__init__` says."""
         slots = self._tenants.setdefault(tenant, _Slots(self._most))
         if self._refusal is not None and slots.users == self._most_users:
             raise self._refusal()

@@ -38,7 +38,7 @@ class TraceOutputs(Collector):
             shipping.start()
 
     def close(self) -> None:
-        """Close the sink first, so that rows in its files can still be sent."""
+        """Close the sink, then all shippings, so that rows in the sink's files can still be sent."""
         self.sink.close()
         for shipping in self._shippings.values():
             shipping.close()
@@ -74,7 +74,10 @@ class TraceOutputs(Collector):
 
 
 def _shippings(settings: GatewaySettings, gateway_id: str) -> dict[str, Shipping]:
-    """Return the shipping of each receiver. A receiver's libraries are imported only if it is configured."""
+    """Return the shipping to each configured receiver (`store`, `otlp`), whose libraries are imported only then.
+
+    Raise StartFailed if there is a receiver and no trace directory.
+    """
     if settings.trace_store_url is None and settings.otlp_endpoint is None:
         return {}
     if settings.trace_dir is None:

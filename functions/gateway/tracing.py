@@ -143,7 +143,7 @@ class TracedRequest(msgspec.Struct, gc=False):
         return score if self.cascade is None else score | {"cascade": self.cascade}
 
     def _finish_reason(self) -> str:
-        """Return the finish reason in the engine's last bytes; with several choices, that of the last one."""
+        """Return the last finish reason in the engine's last bytes, or empty text if there is none."""
         said = _WHY.findall(b"".join(self.last))
         return said[-1].decode() if said else ""
 
@@ -153,5 +153,5 @@ class TracedRequest(msgspec.Struct, gc=False):
 
 
 def _ms(start_s: float, end_s: float) -> float | None:
-    """Return the milliseconds between two times, or None if one of them is unset."""
+    """Return the milliseconds between two times in seconds, at least 0, or None if one of them is unset (0)."""
     return round(max(0.0, end_s - start_s) * 1000, 3) if start_s > 0.0 and end_s > 0.0 else None

@@ -26,7 +26,7 @@ class UnheardReplicas:
         self._asking: set[ReplicaId] = set()
 
     def sweep(self, services: Services, now_s: float) -> None:
-        """Start connection checks of doubted replicas; called a few times a second."""
+        """Start the due connection checks of doubted replicas, ASKED_AT_ONCE at a time; called a few times a second."""
         doubted = services.fleet.expiry.doubted
         if self._again_s:
             self._again_s = {each: again_s for each, again_s in self._again_s.items() if each in doubted}

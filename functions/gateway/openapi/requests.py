@@ -52,7 +52,7 @@ def _check(rule: Check | Strip) -> Check:
 
 
 def field_schema(check: Check) -> Schema:
-    """Return the schema of the values that a check accepts, except null."""
+    """Return the schema of the values that a check accepts, except null, read from the text of its complaint."""
     if check is anything:
         return {"anyOf": [{}], "description": "is ignored"}
     words = check(object()) or ""

@@ -56,7 +56,7 @@ class ExactPrefixes:
         self.learner.close()
 
     def matched(self, admitted: Admitted) -> CachedPrompt | None:
-        """Return the prompt tokens that each replica holds, or None if nothing is known of this prompt."""
+        """Return the prompt tokens that each replica holds, or None if nothing is known of this prompt; count which."""
         held = self._held(admitted)
         if held is None:
             self.unknown_total += 1
@@ -108,13 +108,13 @@ class ExactPrefixes:
             )
 
     def store_learnt(self, job: PromptJob, learnt: Learnt) -> None:
-        """Store a learned prompt, unless the pool's tokenizer has changed: then its block names match no replica."""
+        """Store and count a learned prompt. If the pool's tokenizer has changed, it is not stored: it matches none."""
         self.learnt_total += 1
         if self.tokenizers.directory_of(job.pool) == job.model_dir:
             self._chains.put(learnt)
 
     async def refresh_tokenizers(self, catalogue: Catalogue) -> None:
-        """Fetch the tokenizers that pools need, and forget learned prompts if a tokenizer has changed."""
+        """Fetch the tokenizers that pools need, and forget all learned prompts if a pool's tokenizer is outdated."""
         if await self.tokenizers.refresh(catalogue):
             self._chains = PromptChains()
 
@@ -127,7 +127,10 @@ class ExactPrefixes:
             _log.warning("dropped an invalid prefix message: %s", error)
 
     def due_requests(self, catalogue: Catalogue) -> list[PrefixRequest]:
-        """Return the update requests to publish now, so that replicas continue to send updates."""
+        """Return the update requests to publish now, one for each pool whose policy needs prefix data of replicas.
+
+        A pool's first request is to all of its replicas.
+        """
         asks: list[PrefixRequest] = []
         self._began.intersection_update(catalogue.pools)
         for pool in catalogue.pools:

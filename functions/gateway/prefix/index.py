@@ -45,7 +45,7 @@ class Prefixes:
         self._pool_of: dict[ReplicaId, PoolName] = {}  # bounded by the fleet's view
 
     def cached(self, admitted: Admitted, now_s: float) -> CachedPrompt:
-        """Return the known number of prompt tokens in each replica's cache."""
+        """Return the known number of prompt tokens in each replica's cache, exact or estimated from what was sent."""
         if self._exact is not None and admitted.routing.prefix_source != "sent":
             matched = self._exact.matched(admitted)
             if matched is not None:
@@ -65,7 +65,7 @@ class Prefixes:
         return CachedPrompt({replica_id: tokens_of[blocks] for replica_id, blocks in found.items()})
 
     def record_sent(self, admitted: Admitted, replica_id: ReplicaId, now_s: float) -> None:
-        """Record that the replica will hold the request's prompt and then its answer."""
+        """Record that the replica will cache the request's prompt, and then its answer. Ignore an unknown pool."""
         record = self._records.get(admitted.model.pool)
         if record is None:
             return
@@ -90,7 +90,7 @@ class Prefixes:
             record.forget(replica_id)
 
     def swap(self, pools: Collection[PoolName]) -> None:
-        """Apply a new snapshot. Its pools share the memory evenly."""
+        """Apply a new snapshot's pools: forget other pools' records, and share the blocks evenly among these."""
         records = {pool: self._records.get(pool) or PrefixRecord(0, self._ttl_s) for pool in pools}
         for record in records.values():
             record.max_blocks = self._max_blocks // len(records)
@@ -102,8 +102,9 @@ class Prefixes:
 
 
 def _capacity_bytes(heartbeat: Heartbeat) -> int:
-    """Return the text that may be sent to a replica before its oldest text counts as evicted; 0 if its cache size is
-    unknown.
+    """Return the bytes of text that may be sent to a replica before its oldest text counts as evicted.
+
+    0 if its cache size is unknown.
 
     This is twice the cache size at the usual bytes per token, because part of what is sent is cached already and
     needs no room. Replayed (docs/explanation/routing.md): a factor of one reduced the hit ratio from 0.11 to 0.07,

@@ -61,7 +61,7 @@ class PrefixStats:
         self._pools: dict[PoolName, _Pool] = {}
 
     def answered(self, pool: PoolName, predicted_tokens: int, usage: Usage, now_s: float) -> None:
-        """Record a complete answer and the cached tokens predicted for its replica."""
+        """Add a complete answer's tokens to the pool's fading sums, and how far the cached tokens were mispredicted."""
         figures = self._pools.get(pool) or self._add_pool(pool, now_s)
         kept_ratio = exp((figures.at_s - now_s) / _FADING_S)
         figures.at_s = now_s

@@ -31,7 +31,10 @@ class Span:
 
 
 def spans(contents: Iterable[str], text: bytes, prompt: str) -> list[Span]:
-    """Return the positions of the contents up to the first not found in order: a template may change them."""
+    """Return where the non-empty contents are in text and prompt, up to the first not found in order in both.
+
+    A template may change them.
+    """
     found: list[Span] = []
     text_at = prompt_at = 0
     for content in contents:
@@ -46,7 +49,7 @@ def spans(contents: Iterable[str], text: bytes, prompt: str) -> list[Span]:
 
 
 def settled_tokens(boundaries: Iterable[int], where: list[Span], prompt: str, tokens: Tokens) -> list[int]:
-    """Return the number of settled tokens for each boundary (bytes of the text, ascending).
+    """Return for each boundary (bytes of the text, ascending) how many tokens later text cannot change.
 
     `prompt` may be cut. A boundary beyond the cut settles as much as one at the cut.
     """

@@ -43,7 +43,10 @@ class PromptChains:
         return len(self._used)
 
     def deepest(self, text_blocks: Sequence[int]) -> tuple[Learnt, int] | None:
-        """Return the prompt with the longest common text, and the number of common text blocks."""
+        """Return a learned prompt with the longest common beginning, and the number of common text blocks.
+
+        None if not even the first block is known. The prompt counts as used.
+        """
         by_block = self._by_block
         if not text_blocks or text_blocks[0] not in by_block:
             return None

@@ -100,7 +100,7 @@ class PromptModels:
 
 
 def load_model(directory: Path) -> PromptModel:
-    """Load tokenizer and template. Raise OSError or ValueError if there is no valid tokenizer."""
+    """Load a model's tokenizer and chat template. Raise OSError or ValueError if there is no valid tokenizer."""
     config_file = directory / "config.json"
     if config_file.is_file() and json.loads(config_file.read_text()).get(BUILTIN_KEY) == BUILTIN:
         return PromptModel(SimulatedTokenizer(), PromptTemplate(CHATML, {}))
@@ -137,7 +137,7 @@ class PromptLearner:
         self.left_out_total = 0  # prompts skipped because the queue was full
 
     def start(self, tell: Callable[[PromptJob, Learnt], object]) -> None:
-        """Start the thread. `tell` is called on it."""
+        """Start the thread that learns prompts. It calls `tell` with each learned one."""
         self._thread = threading.Thread(target=self._run, args=(tell,), name="prompts", daemon=True)
         self._thread.start()
 
@@ -147,7 +147,7 @@ class PromptLearner:
             self._thread.join(_JOIN_S)
 
     def request(self, job: PromptJob) -> bool:
-        """Enqueue a prompt. Return False if there is no room."""
+        """Enqueue a prompt to learn. Return False, and count it as left out, if there is no room."""
         put = self._queue.put(job)
         self.left_out_total += not put
         return put

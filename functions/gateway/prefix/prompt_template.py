@@ -93,7 +93,7 @@ class PromptTemplate:
         self._tokens = dict(tokens)
 
     def render(self, messages: list[Message]) -> str:
-        """Return the prompt up to where the answer begins. Raise TemplateFailed."""
+        """Return the prompt up to where the answer begins. Raise TemplateFailed if it fails or takes too long."""
         pieces: list[str] = []
         chars, self._sandbox.until_s = 0, time.monotonic() + MAX_RENDER_S
         try:
@@ -111,7 +111,7 @@ class PromptTemplate:
 
 
 def load_template(directory: Path) -> PromptTemplate | None:
-    """Return the template of a model directory, or None. Raise OSError or ValueError if it cannot be read."""
+    """Return the chat template of a model directory, or None without one. Raise OSError or ValueError if it is bad."""
     config_file, file = directory / "tokenizer_config.json", directory / "chat_template.jinja"
     config: dict[str, Any] = json.loads(config_file.read_text()) if config_file.is_file() else {}
     source = file.read_text() if file.is_file() else config.get("chat_template")
@@ -140,14 +140,14 @@ def conversation(body: Mapping[str, Any]) -> list[Message] | None:
 
 
 def _text_of(content: object) -> str | None:
-    """Return a text, possibly the only part of a list, or None."""
+    """Return a content that is a text or a list of one text part, as text; None for any other content."""
     if isinstance(content, list) and len(content) == 1 and content[0].get("type") == "text":
         content = content[0].get("text")
     return content if isinstance(content, str) else None
 
 
 def _token_text(value: object) -> str:
-    """Return a token's text. Older tokenizer_config.json files have an object with the text under `content`."""
+    """Return a special token's text, empty for null. Older config files have an object with it under `content`."""
     return str(value.get("content", "")) if isinstance(value, Mapping) else str(value or "")
 
 
@@ -160,5 +160,5 @@ def _refuse(message: str) -> str:
 
 
 def _now(layout: str) -> str:
-    """Return the local time as the engine does: some templates include the date."""
+    """Return the local time in this strftime layout, as the engine does: some templates include the date."""
     return datetime.now().strftime(layout)  # noqa: DTZ005 - the engine's own habit is local time too

@@ -42,7 +42,7 @@ def may_have_media(document: bytes) -> bool:
 
 
 def lean(value: Any) -> tuple[Any, int]:
-    """Return the value with media replaced by hashes, and their number. It is copied only if it has media.
+    """Return the value with media replaced by hashes, and the number of media. It is copied only if it has media.
 
     Intake limits depth and size: the worst body that it admits takes about as long here as its parsing did.
     """
@@ -122,7 +122,7 @@ def _chat(parsed: JsonObject, messages: list[dict[str, Any]]) -> PromptText:
 
 
 def _add_parts(pieces: list[str], parts: list[dict[str, Any]]) -> int:
-    """Add the text of a message in parts, and other content as JSON. Return the number of pictures and sounds."""
+    """Append the parts of a message to `pieces`: text as it is, the rest as JSON. Return the number of media."""
     media = 0
     for part in parts:
         text = part.get("text")
@@ -138,21 +138,24 @@ def _add_parts(pieces: list[str], parts: list[dict[str, Any]]) -> int:
 
 
 def _add_rest(pieces: list[str], part: dict[str, Any]) -> int:
-    """Add the other fields of a text part, which an engine may read as a picture or a template may render."""
+    """Append the other fields of a text part to `pieces` as JSON; return the number of media in them.
+
+    An engine may read them as a picture, or a template may render them.
+    """
     rest, found = lean({name: value for name, value in part.items() if name not in ("type", "text")})
     pieces.append(orjson.dumps(rest).decode())
     return found
 
 
 def _add_more(pieces: list[str], message: dict[str, Any]) -> None:
-    """Add tool calls, names and other fields that templates render."""
+    """Append a message's fields other than role and content (tool calls, names) to `pieces` as JSON, if any."""
     more = {name: value for name, value in message.items() if name not in ("role", "content") and value is not None}
     if more:
         pieces.append(orjson.dumps(more).decode())
 
 
 def _completion(prompt: Any, suffix: str | None) -> PromptText:
-    """Return the text before the answer and, with a suffix, the text after it."""
+    """Return the prompt of a completion: the text before the answer and, with a suffix, the text after it."""
     found = PromptText(prompt.encode()) if type(prompt) is str else _prompts(prompt)
     if not suffix:
         return found
@@ -175,7 +178,7 @@ def _packed(ids: list[int]) -> bytes:
 
 
 def _other(parsed: JsonObject) -> PromptText:
-    """Return all text fields of other routes. Fields that are not text are added as JSON."""
+    """Return the prompt of other routes: all their text fields; those that are not strings as JSON."""
     values = [parsed[name] for name in _TEXTS if parsed.get(name) is not None]
     if len(values) == 1 and _are_ids(values[0]):
         return PromptText(_packed(values[0]), len(values[0]))

@@ -41,7 +41,7 @@ class Tokens:
         self.ends = array("q")
 
     def add(self, ids: "array[int]", ends: "array[int]", offset: int) -> None:
-        """Append these tokens, whose ends count from `offset`."""
+        """Append these tokens; `ends` are their ends in characters, counted from `offset`."""
         self.ids.extend(ids)
         self.ends.frombytes((np.frombuffer(ends, dtype=np.int64) + offset).tobytes())
 
@@ -65,7 +65,7 @@ class ModelPromptTokenizer:
 
     @classmethod
     def load(cls, directory: Path) -> "ModelPromptTokenizer":
-        """Load the tokenizer. Raise OSError or ValueError if there is no readable tokenizer.json."""
+        """Return a model directory's tokenizer. Raise OSError or ValueError if there is no readable tokenizer.json."""
         content = (directory / "tokenizer.json").read_text()
         try:
             tokenizer = Tokenizer.from_str(content)
@@ -109,12 +109,12 @@ class ModelPromptTokenizer:
         return found
 
     def _encoded(self, text: str, *, add_special_tokens: bool) -> tuple["array[int]", "array[int]"]:
-        """Return ids and ends without holding the interpreter's lock for long."""
+        """Return a text's token ids and their ends in characters, without holding the interpreter's lock for long."""
         (encoding,) = self._tokenizer.encode_batch([text], add_special_tokens=add_special_tokens)
         return array("q", encoding.ids), _ends(encoding)
 
     def _pieces_are_exact(self) -> bool:
-        """Return True if cutting changes nothing, for probe texts with every kind of neighbour of special tokens."""
+        """Return True if tokenizing in pieces gives the same ids as in whole, for probe texts around special tokens."""
         for special in self._special:
             for before in _PROBE_WORDS:
                 text = "".join(f"{before}{special}{after}" for after in _PROBE_WORDS)
@@ -125,7 +125,7 @@ class ModelPromptTokenizer:
 
 
 def _ends(encoding: Encoding) -> "array[int]":
-    """Return the ends in ascending order. A token added around the text ends where the previous one does."""
+    """Return the tokens' ends in characters, ascending. A token added around the text ends where the previous does."""
     ends = array("q")
     end, chars_of = 0, encoding.token_to_chars
     for index in range(len(encoding)):

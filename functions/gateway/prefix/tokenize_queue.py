@@ -64,7 +64,10 @@ class TokenizeQueue(Generic[Job]):
         return len(self._known)
 
     def put(self, job: Job) -> bool:
-        """Add a job. Return False if there is no room; a duplicate of a waiting job is not added."""
+        """Add a job. Return False if there is no room or the queue is closed.
+
+        A duplicate of a waiting job is not added, and the result is True.
+        """
         size_bytes = len(job.body)
         with self._changed:
             if job.text_blocks[-1] in self._known:
@@ -81,7 +84,7 @@ class TokenizeQueue(Generic[Job]):
         return True
 
     def next_job(self) -> Job | None:
-        """Wait for the next job and return it, or None once the queue is closed."""
+        """Wait for a job of the tenant that has used the least and return it, or None once the queue is closed."""
         with self._changed:
             while not self._lines and not self._is_closed:
                 self._changed.wait()
@@ -101,13 +104,13 @@ class TokenizeQueue(Generic[Job]):
         return job
 
     def close(self) -> None:
-        """Close the queue and discard what waits."""
+        """Close the queue: jobs that wait are not handed out any more, and `next_job` returns None."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
 
     def _has_capacity(self, line: _Line[Job], size_bytes: int) -> bool:
-        """Return True if the job fits. A tenant's first job may have any size."""
+        """Return True if the job fits the queue and its tenant's share. A tenant's only job may exceed the share."""
         if len(self._known) >= MAX_JOBS or self._bytes + size_bytes > MAX_BYTES:
             return False
         own_bytes = line.waiting_bytes + size_bytes

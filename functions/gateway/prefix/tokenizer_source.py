@@ -38,7 +38,10 @@ FetchOutcome = Literal["fetched", "missing", "corrupt", "no_room", "unavailable"
 
 class FetchTokenizer(Protocol):
     def __call__(self, digest: Digest, in_use: Collection[Digest]) -> Path:
-        """Return the verified directory of that base's tokenizer. Raise ArtifactError. Blocks."""
+        """Return the verified directory of this base's tokenizer; fetch it if needed. Raise ArtifactError. Blocks.
+
+        `in_use` are the digests that the pools need.
+        """
 
 
 class TokenizerSource:
@@ -61,7 +64,10 @@ class TokenizerSource:
         self.outcomes: dict[FetchOutcome, int] = dict.fromkeys(get_args(FetchOutcome), 0)
 
     def directory_of(self, pool: PoolName) -> Path | None:
-        """Return the directory of the pool's tokenizer, or None if it is not available."""
+        """Return the directory of the pool's tokenizer, or None if it is not fetched yet.
+
+        If tokenizers are in a configured folder, the directory may not exist.
+        """
         if self._fetch is None:
             return self._folder / pool if self._folder is not None else None
         fetched = self._fetched.get(pool)
@@ -87,7 +93,7 @@ class TokenizerSource:
         return failed.why if failed is not None else ""
 
     async def refresh(self, catalogue: Catalogue) -> bool:
-        """Fetch missing tokenizers that are due. Return True if a pool's former tokenizer is outdated."""
+        """Fetch missing tokenizers that are due. Return True if an outdated tokenizer of a pool was dropped."""
         if self._fetch is None:
             return False
         self._wanted = {pool: base_digest(catalogue, pool) for pool in catalogue.pools if is_needed(catalogue, pool)}
@@ -134,7 +140,7 @@ class _Failed:
 
 
 def base_digest(catalogue: Catalogue, pool: PoolName) -> Digest | None:
-    """Return the digest of the current version of the pool's base model, or None."""
+    """Return the digest of the version that the default channel of the pool's base model has, or None."""
     model = catalogue.base_of(pool)
     if model is None:
         return None
@@ -151,7 +157,7 @@ def outcome_of(error: ArtifactError) -> FetchOutcome:
 
 
 def _no_tokenizer(folder: Path) -> str:
-    """Return why the folder has no tokenizer: a model's own, or the one that a simulated engine's config names."""
+    """Return why the folder has no tokenizer, or empty text if it has one or a simulated engine's config."""
     if (folder / "tokenizer.json").is_file():
         return ""
     config = folder / "config.json"

@@ -54,10 +54,10 @@ class Leasing(Protocol):
         """Number of requests that needed a request to the bus, by outcome."""
 
     def fit(self, key: str, account: QuotaAccount, now_us: int) -> None:
-        """Apply the current way of sharing limits to this account."""
+        """Apply the current way of sharing limits between gateways to this account, named `key`."""
 
     def request_missing(self, entry: "RequestQuota", done: Callable[[OverLimit | None], None]) -> None:
-        """Request what the entry lacks. `done` is called once with what is still lacking, or None."""
+        """Request from the bus what the entry lacks. `done` is called once with the limit that is exceeded, or None."""
 
 
 class RequestQuota:
@@ -82,7 +82,7 @@ class RequestQuota:
         self.headers = headers
 
     def reserve(self, features: RequestFeatures, now_s: float, service_class: ServiceClass = "interactive") -> bool:
-        """Reserve the expected cost of the request, all or nothing.
+        """Reserve the expected cost of the request, all or nothing, and return True if all of it was available.
 
         Raise OverQuota (429, or 400 if waiting cannot help). If part of it is missing in this gateway's lease,
         reserve it anyway, so that other requests do not use it, and return False. The caller then calls
@@ -110,7 +110,7 @@ class RequestQuota:
         return over is None
 
     def answered(self, over: OverLimit | None, now_s: float) -> None:
-        """Accept the bus's answer for the missing part. Raise OverQuota if it was denied."""
+        """Accept the bus's answer for the missing part; if it was denied, release the reservation, raise OverQuota."""
         if over is not None:
             now_us = int(now_s * US_PER_S)
             self.reservation.release(now_us)
@@ -135,7 +135,7 @@ class RequestQuota:
         beside: Usage | None = None,
         worked: bool = False,
     ) -> Charged | None:
-        """Charge the actual cost. Return None if the request was settled before.
+        """Charge the actual cost; return prompt, cached and output tokens, or None if the request was settled before.
 
         Without a usage, the delivered tokens are charged, and the reserved prompt if an engine `worked` on it, even
         briefly. `beside` is the usage of another model for the same request; it is charged but not part of the
@@ -168,14 +168,14 @@ class RequestQuota:
         return of_answer
 
     def leave(self, now_s: float) -> None:
-        """Settle if necessary and free the request's slots. Called once, when the request has ended."""
+        """Settle at no usage if not settled, and free the request's slots. Called once, when the request has ended."""
         if self.reservation.state != "settled":
             self.settle(None, 0, 0.0, 0.0, now_s)
         for account in self.accounts:
             account.end_request()
 
     def _lacks(self, costs: Costs, now_us: int) -> OverLimit | None:
-        """Return the exceeded limit with the longest wait, or None."""
+        """Return the limit that `costs` exceed with the longest wait, or None."""
         worst: OverLimit | None = None
         for account in self.accounts:
             over = account.find_shortage(costs, now_us)
@@ -184,7 +184,10 @@ class RequestQuota:
         return worst
 
     def _short(self, costs: Costs, now_us: int) -> OverLimit | None:
-        """Return the exceeded lease with the longest wait. A wait of 0 s means that the bus may still have some."""
+        """Return the lease that `costs` exceed with the longest wait, or None.
+
+        A wait of 0 s means that the bus may still have some.
+        """
         worst: OverLimit | None = None
         for account in self.accounts:
             over = account.lease.find_shortage(account, costs, now_us) if account.lease is not None else None
@@ -193,7 +196,7 @@ class RequestQuota:
         return worst
 
     def _refuse(self, over: OverLimit, now_us: int) -> None:
-        """Undo the request's count in all limits and raise OverQuota."""
+        """Undo the request's count in all limits, keep the refusal's headers, and raise OverQuota."""
         self._uncount_request(now_us)
         accounts = self.accounts
         headers = refusals.request_headers(accounts) + refusals.token_headers(accounts)
@@ -228,7 +231,7 @@ class TenantQuotas:
     def enter(
         self, tenant: TenantId, quota: QuotaEntry | None, now_s: float, key: KeyEntry | None = None
     ) -> RequestQuota:
-        """Count one more request of a tenant. Raise OverQuota (429) if it exceeds a limit."""
+        """Count one more request of a tenant and its key; return its quota. Raise OverQuota (429) if over a limit."""
         now_us = int(now_s * US_PER_S)
         keys, accounts = self._accounts_with_room(tenant, quota, now_us, key)
         for account in accounts:
@@ -243,13 +246,16 @@ class TenantQuotas:
     def request_missing(
         self, entry: RequestQuota, now: Callable[[], float], done: Callable[[RequestRejected | None], None]
     ) -> None:
-        """Request what `reserve` lacked. `done` is called once, later, with the refusal or None."""
+        """Request what `reserve` lacked. `done` is called once, later, with the refusal or None.
+
+        Raise ValueError if limits are not shared between gateways.
+        """
         if self.leasing is None:
             raise ValueError("limits are not shared between gateways: there is no lease to request")
         self.leasing.request_missing(entry, _LeaseReply(entry, now, done))
 
     def occupy_slot(self, tenant: TenantId) -> Callable[[], None]:
-        """Take a slot among a tenant's requests for one that has ended and is not read yet. Return its release."""
+        """Occupy a tenant's slot for a request that has ended and is not read yet. Return the function to free it."""
         account = self.accounts.get(tenant)
         if account is None:
             return lambda: None
@@ -261,12 +267,12 @@ class TenantQuotas:
         return account.in_flight if account is not None else 0
 
     def uniform(self) -> float:
-        """Return a number in [0, 1), spread evenly over rejected requests."""
+        """Return the next number in [0, 1) of a sequence that is spread evenly over rejected requests."""
         self._last_uniform = (self._last_uniform + _GOLDEN_RATIO) % 1.0
         return self._last_uniform
 
     def forget_idle(self, now_s: float) -> None:
-        """Drop accounts that are as good as new, and move the other checked ones to the end of the order."""
+        """Check a few accounts: drop those that are as good as new, move the others to the end of the order."""
         now_us = int(now_s * US_PER_S)
         for _ in range(min(_LOOKED_AT_PER_SWEEP, len(self.accounts))):
             key, account = self.accounts.popitem(last=False)
@@ -276,7 +282,10 @@ class TenantQuotas:
     def _accounts_with_room(
         self, tenant: TenantId, quota: QuotaEntry | None, now_us: int, key: KeyEntry | None
     ) -> tuple[tuple[str, ...], tuple[QuotaAccount, ...]]:
-        """Return the names and accounts of a request. Raise OverQuota (429) if one of them is full."""
+        """Return names and accounts of a request: its tenant's, and its key's if that has limits.
+
+        Raise OverQuota (429) if one of them is full.
+        """
         limits = quota.limits if quota is not None else UNLIMITED
         keys: tuple[str, ...] = (tenant,)
         accounts: tuple[QuotaAccount, ...] = (self._account(tenant, limits, now_us),)
@@ -327,7 +336,7 @@ def _longer(one: OverLimit | None, other: OverLimit) -> OverLimit:
 
 
 def _whose(over: OverLimit, accounts: tuple[QuotaAccount, ...], tier: str) -> str:
-    """Return the owner of the limit for messages: the tenant's tier, or its key."""
+    """Return the owner of the limit as the subject of a message: "The tier 'NAME'" or "This key"."""
     of_tenant = getattr(accounts[0].limits, over.dimension)
     return f"The tier '{tier}'" if of_tenant == over.limit or len(accounts) == 1 else "This key"
 

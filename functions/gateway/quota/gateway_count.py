@@ -24,7 +24,7 @@ _FILE_MAX_BYTES = 16
 
 
 def last_known(file: Path, configured: int) -> int:
-    """Return the stored number, else the configured one."""
+    """Return the number of gateways stored in `file`, or the configured one if there is no valid one."""
     try:
         with file.open("rb") as opened:
             number = int(opened.read(_FILE_MAX_BYTES))
@@ -34,7 +34,7 @@ def last_known(file: Path, configured: int) -> int:
 
 
 async def save_changes(leases: QuotaLeases, file: Path) -> None:
-    """Store the number of gateways whenever it has changed."""
+    """Store the number of gateways in `file` whenever it has changed, for ever. A failed write is only logged."""
     kept = last_known(file, 0)
     while True:
         if leases.gateways != kept:

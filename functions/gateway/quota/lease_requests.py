@@ -22,7 +22,7 @@ _BACK_S = 1.0  # retry time if none is known
 
 
 def request_of_round(key: str, account: QuotaAccount, now_us: int) -> LeaseRequest:
-    """Return an account's request for a round. Returned units are deducted immediately, so that they are not spent."""
+    """Return an account's lease request for a round. Units that it gives back are deducted from the account now."""
     lease = _lease_of(account)
     idle = lease.is_idle(now_us)
     rates = []
@@ -43,7 +43,10 @@ def request_of_round(key: str, account: QuotaAccount, now_us: int) -> LeaseReque
 
 
 def is_asked(account: QuotaAccount, request: LeaseRequest, now_us: int) -> bool:
-    """Return True if a round must include this request. An account that wants nothing is sent only once a second."""
+    """Return True, and note the time, if a round must include this request.
+
+    An account that wants nothing is included only once in _SEEN_EACH_US.
+    """
     lease = _lease_of(account)
     is_needed = request.places_wanted or lease.is_idle(now_us) or any(rate.wanted_micro for rate in request.rates)
     if not is_needed and now_us - lease.asked_us < _SEEN_EACH_US:
@@ -69,12 +72,12 @@ def _take_places(account: QuotaAccount, request: LeaseRequest, places: int) -> N
 
 
 def places_of(entry: RequestQuota) -> tuple[int, ...]:
-    """Return the number of requests in progress in each account, this one included."""
+    """Return the number of requests in progress in each account of the entry, its own included."""
     return tuple(account.in_flight for account in entry.accounts)
 
 
 def missing(entry: RequestQuota, taken: tuple[int, ...], active: Mapping[str, QuotaAccount]) -> Iterator[LeaseRequest]:
-    """Yield what each account still lacks, or nothing if enough has arrived. `taken` is `places_of` the entry."""
+    """Yield a lease request for each account that still lacks something. `taken` is what `places_of` returned."""
     for place, (key, account) in zip(taken, entry.keyed_accounts(), strict=True):
         if account.lease is None or active.get(key) is not account:
             continue
@@ -89,7 +92,7 @@ def missing(entry: RequestQuota, taken: tuple[int, ...], active: Mapping[str, Qu
 
 
 def owed(entries: Iterable[RequestQuota], active: Mapping[str, QuotaAccount]) -> dict[str, Group]:
-    """Return what the accounts of these entries owe, once per account."""
+    """Return lease requests for what the accounts of these entries owe, by account; without those that owe nothing."""
     found: dict[str, Group] = {}
     for entry in entries:
         for key, account in entry.keyed_accounts():
@@ -104,7 +107,7 @@ def owed(entries: Iterable[RequestQuota], active: Mapping[str, QuotaAccount]) ->
 
 
 def _rates(account: QuotaAccount, wanted: Mapping[int, int]) -> tuple[RateRequest, ...]:
-    """Return rate requests for units by dimension."""
+    """Return rate requests for the wanted units by dimension, without dimensions that have no limit."""
     rates = []
     for index, units in wanted.items():
         bucket = account.buckets[index]
@@ -123,7 +126,7 @@ def _rate(account: QuotaAccount, index: int, bucket: TokenBucket, wanted_micro: 
 def take_asked(
     active: Mapping[str, QuotaAccount], group: Group, granted: GrantedGroup, now_us: int
 ) -> OverLimit | None:
-    """Add granted units where they were missing, or remember that there are none. Return the exceeded limit."""
+    """Add the granted units to the accounts, or remember the denial there. Return the exceeded limit, or None."""
     over: OverLimit | None = None
     for request, grant in zip(group.requests, granted.grants, strict=True):
         account = active.get(request.account)
@@ -153,7 +156,7 @@ def take_asked(
 
 
 def judged_here(entry: RequestQuota, gateways: int) -> OverLimit | None:
-    """Return the limit for which a reserved request may not run on credit, if the bus has not answered."""
+    """Return the limit for which a reserved request may not run on credit while the bus is silent; None if it may."""
     for _, account in entry.keyed_accounts():
         for index, bucket in account.limited:
             owed = -bucket.headroom

@@ -92,7 +92,7 @@ class QuotaLeases:
         self.regime = Regime("share", expected_gateways)
 
     def expect(self, gateways: int) -> None:
-        """Set the number of gateways from another source, until the bus is reached."""
+        """Set the number of gateways that share the limits; does nothing once the bus was reached."""
         if not self._was_reached:
             self.gateways = gateways
             self._switch(Regime("share", gateways))
@@ -125,7 +125,7 @@ class QuotaLeases:
             await asyncio.sleep(ROUND_S * (1.0 + ROUND_JITTER_RATIO * (2.0 * self._uniform() - 1.0)))
 
     async def round(self) -> None:
-        """Report that this gateway lives and request what its accounts want.
+        """Report to the bus that this gateway lives, and request what its accounts want. A lost bus is recorded.
 
         The timeout is per call, not per round: a busy bus makes rounds longer but is not considered lost.
         """
@@ -139,7 +139,7 @@ class QuotaLeases:
             self._lost(str(error) or "no answer in time")
 
     def _requests(self, now_us: int) -> Iterator[LeaseRequest]:
-        """Yield the requests of active accounts, each computed just before its call."""
+        """Yield the lease requests that a round must include, each computed just before its call."""
         for key in tuple(self._active):
             account = self._active.get(key)
             if account is not None:
@@ -174,7 +174,10 @@ class QuotaLeases:
             self._calls -= 1
 
     async def _ask_for(self, batch: list["_Pending"]) -> None:
-        """Request what these entries lack. Units that arrive too late for a request still belong to this gateway."""
+        """Request what these entries lack, and notify each; decide here if there is no bus.
+
+        Units that arrive too late for a request still belong to this gateway.
+        """
         if self.regime.step != "leased":
             for pending in batch:
                 self._judge(pending)
@@ -210,7 +213,10 @@ class QuotaLeases:
             self._notify(pending, over, unpaid)
 
     def _notify(self, pending: "_Pending", over: OverLimit | None, unpaid: dict[str, OverLimit]) -> None:
-        """Notify a request. `unpaid` has the limit for which an account's debt was not granted."""
+        """Notify a request, unless it was, of the limit that it exceeds, or None, and count the outcome.
+
+        `unpaid` has by account the limit for which its debt was not granted.
+        """
         if pending.told:
             return
         if over is not None and self._has_come(pending):
@@ -221,11 +227,11 @@ class QuotaLeases:
         pending.notify(over)
 
     def _has_come(self, pending: "_Pending") -> bool:
-        """Return True if a request that has ended here returned what the bus denied."""
+        """Return True if the entry lacks nothing any more, because other requests that ended here have returned it."""
         return not any(True for _ in missing(pending.entry, pending.places, self._active))
 
     def _judge(self, pending: "_Pending") -> None:
-        """Decide locally because the bus has not answered in time."""
+        """Decide here, if still undecided, whether the request may run on credit: the bus has not answered in time."""
         if not pending.told:
             self.asks["slow"] += 1
             pending.notify(judged_here(pending.entry, self.gateways))
@@ -263,7 +269,7 @@ class QuotaLeases:
         self._switch(regime)
 
     def _switch(self, regime: Regime) -> None:
-        """Switch the regime if it changes. Accounts compare regimes by identity."""
+        """Switch the regime if it changes. If leases end, apply it to their accounts; others compare it by identity."""
         if regime.step == self.regime.step and (regime.gateways == self.regime.gateways or regime.step == "leased"):
             return
         if regime.step == "leased" or self.regime.step not in ("leased", "share"):

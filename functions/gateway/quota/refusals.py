@@ -28,7 +28,10 @@ _JITTER_RATIO = 0.1
 
 
 def over_quota(over: OverLimit, whose: str, draw: float, headers: MoreHeaders = ()) -> OverQuota:
-    """Return the 429. `whose` is the owner of the limit; `draw` in 0..1 delays retries by up to 10 %."""
+    """Return the 429. `whose` is the owner of the limit; `draw` in 0..1 delays retries by up to 10 %.
+
+    A `retry-after-ms` header is added to `headers`.
+    """
     wait_s = over.retry_after_s * (1.0 + _JITTER_RATIO * draw)
     seconds = max(1, ceil(over.retry_after_s))
     if over.dimension == "concurrent_requests":
@@ -59,7 +62,10 @@ def larger_than_all(over: OverLimit, whose: str) -> OverQuota:
 
 
 def request_headers(accounts: Iterable[QuotaAccount]) -> MoreHeaders:
-    """Return the headers for requests, as of the last bucket update, which was on this request's way in."""
+    """Return the `x-ratelimit-` headers for requests as of the last bucket update; none without a limit.
+
+    That update was on this request's way in.
+    """
     left = _left(accounts, (REQUESTS,))
     if left is None:
         return ()
@@ -109,7 +115,7 @@ def _left(accounts: Iterable[QuotaAccount], dimensions: tuple[int, ...]) -> tupl
 
 
 def duration(us: int) -> bytes:
-    """Return a duration in OpenAI's format, rounded up: `20ms`, `8.6s`, `1m0s`."""
+    """Return a duration of `us` microseconds in OpenAI's format, rounded up: `20ms`, `8.6s`, `1m0s`."""
     if us < US_PER_S:
         return b"%dms" % -(-us // 1000)
     if us < 60 * US_PER_S:
@@ -120,5 +126,5 @@ def duration(us: int) -> bytes:
 
 
 def _spread(over: OverLimit, draw: float) -> float:
-    """Return the delay for `retry-after`. It is 0 for waits below ten seconds, where 1 s is over a tenth."""
+    """Return the seconds by which `draw` delays `retry-after`: 0 for waits below 10 s, where 1 s is over a tenth."""
     return over.retry_after_s * _JITTER_RATIO * draw if over.retry_after_s >= 1.0 / _JITTER_RATIO else 0.0

@@ -64,7 +64,7 @@ class Ledger(Protocol):
 
 
 def settle(clock: Callable[[], float], ledger: Ledger, ended: Ended) -> None:
-    """Charge the request's accounts and free its slot."""
+    """Charge the request's accounts, count its usage in the ledger, and free its slot."""
     beside, usage, now_s = ended.cascade_spend, ended.usage, clock()
     if beside is not None and not ended.worked and usage is None:
         usage = Usage()  # the answer itself cost nothing
@@ -104,7 +104,7 @@ def spent(exchange: Served, attempt: Attempt | None, fleet: FleetView, *, client
 
 
 def prefill_spend(exchange: Served, split: PrefillSplit, answer: Spent, *, client_left: bool) -> PrefillSpend | None:
-    """Return a prefill's cost if it led to the answer or the client left before it. The platform bears others."""
+    """Return a prefill's cost if it led to the answer or the client left before it, else None: not charged."""
     if not split.is_at_work() or (answer is NOTHING_SPENT and not client_left):
         return None
     return split.spend(exchange.timeline.ended_s)
@@ -115,7 +115,10 @@ def add_spent(one: Spent, other: Spent) -> Spent:
 
 
 def fair_cost_tokens(exchange: Served, attempt: Attempt | None) -> int | None:
-    """Return the cost that fairness charges to the tenant, in `cost_tokens`. None is the expected cost."""
+    """Return the cost that fairness charges to the tenant, in `cost_tokens`: 0 without an attempt.
+
+    None means that the expected cost is charged.
+    """
     usage = exchange.usage
     if usage is not None:
         return cost_tokens(max(0, usage.prompt_tokens - usage.cached_tokens), usage.completion_tokens)
@@ -130,9 +133,9 @@ def fair_cost_tokens(exchange: Served, attempt: Attempt | None) -> int | None:
 
 
 def counted_usage(exchange: Served, attempt: Attempt) -> Usage | None:
-    """Return the engine's usage of a stream that was cut off, at least what was delivered, because some engines count
-    early.
+    """Return the engine's usage of a stream that was cut off, but at least what was delivered; None if it has none.
 
+    Some engines count early.
     With several prompts, engines report the usage of one at a time.
     """
     usage, features = attempt.usage, exchange.admitted.features
@@ -160,7 +163,7 @@ def unread_answer_usage(admitted: Admitted) -> Usage | None:
 def cascade_spend(
     exchange: Served, judge: CascadeJudge | None, attempt: Attempt | None, fleet: FleetView, now_s: float
 ) -> CascadeSpend | None:
-    """Return the small model's cost so far, if the request ends while the small model answers."""
+    """Return the small model's cost so far if the request ends while it answers, else the cost recorded before."""
     if judge is None or attempt is None or not attempt.begun or attempt.over or exchange.begun:
         return exchange.cascade_spend
     return judged_spend(judge, attempt, fleet, now_s)
@@ -176,14 +179,17 @@ def judged_spend(judge: CascadeJudge, attempt: Attempt, fleet: FleetView, now_s:
 
 
 def delivered_tokens(exchange: Served, attempt: Attempt) -> int:
-    """Return the delivered tokens of a stream, without a chat's first event, which has a role and no text."""
+    """Return the tokens of a stream that were delivered, 0 before its begin.
+
+    A chat's first event, which has a role and no text, does not count.
+    """
     output = exchange.admitted.route.output
     begins_with_role = output is not None and output.prompt == "messages"
     return max(0, attempt.tokens - int(begins_with_role)) if exchange.begun else 0
 
 
 def _is_at_work(exchange: Served, attempt: Attempt) -> bool:
-    """Return True if an engine has the request: it was sent and has not failed there."""
+    """Return True if an engine has the request: it was sent and fewer attempts failed than were made."""
     return attempt.connected_s > 0.0 and len(exchange.tries.all_failures) < exchange.tries.count
 
 

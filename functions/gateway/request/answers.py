@@ -60,7 +60,7 @@ _usage_decoder = msgspec.json.Decoder(_WithUsage)
 
 
 def read_usage(document: bytes) -> Usage | None:
-    """Return the usage of a JSON answer or event, or None if it has none."""
+    """Return the usage of a JSON answer or event, or None if it has none or is not valid JSON."""
     try:
         return usage_in(_usage_decoder.decode(document).usage)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -77,7 +77,7 @@ def usage_in(usage: Any) -> Usage | None:
 
 
 def usage_of(prompt: Any, completion: Any, cached: Any) -> Usage:
-    """Return a `Usage` of an engine's raw counts, which may have any type or value."""
+    """Return a `Usage` of an engine's raw counts, which may have any type or value; wrong ones are clamped."""
     if (
         type(prompt) is type(completion) is type(cached) is int
         and 0 <= prompt <= _MAX_TOKENS
@@ -107,7 +107,7 @@ class Renaming:
         return data.replace(self._engine_field, self._public_field) if self.needed else data
 
     def rename_text(self, data: bytes) -> bytes:
-        """Replace the name anywhere in the text. Error messages contain the model's name in prose."""
+        """Replace the engine's name by the requested one anywhere in the text: errors contain it in prose."""
         return data.replace(self._engine_name.encode(), self._requested.encode()) if self.needed else data
 
 
@@ -124,7 +124,7 @@ class WholeAnswer(msgspec.Struct, frozen=True):
 
 
 def whole_answer(body: bytes, renaming: Renaming) -> WholeAnswer:
-    """Return a non-streamed answer. Raise BadAnswer if it is not one JSON object."""
+    """Return a non-streamed answer with the requested model name. Raise BadAnswer if it is not one JSON object."""
     if len(body) > _LARGE_BYTES:
         return _large_answer(body, renaming)
     try:
@@ -157,7 +157,7 @@ def _all_aborted(choices: msgspec.Raw) -> bool:
 
 
 def engine_error(body: bytes) -> tuple[str, str | None]:
-    """Return the message and the param of an engine's error body of any shape."""
+    """Return the message ("" if there is none) and the param of an engine's error body of any shape."""
     try:
         error: Any = orjson.loads(body)
     except orjson.JSONDecodeError:

@@ -38,7 +38,7 @@ class Owner(Protocol):
     """Receiver of an attempt's reports. Exactly one of the last five methods is called, and no report follows it."""
 
     def attempt_began(self, attempt: "Attempt", first: bytes) -> None:
-        """Receive the first events of a stream that contain an answer."""
+        """Receive the first events of a stream, once they contain the beginning of an answer."""
 
     def attempt_streamed(self, attempt: "Attempt", out: bytes) -> None:
         """Receive further events."""
@@ -136,7 +136,7 @@ class Attempt:
 
     @property
     def passed(self) -> int:
-        """Number of stream events of all kinds that were passed on."""
+        """Number of stream events that were passed on: of all kinds if the dialect numbers them, else `events`."""
         return self._relay.passed if self._relay is not None else 0
 
     @property
@@ -158,14 +158,18 @@ class Attempt:
             self._services.router.silence.expect_bytes(self._slot, self.waiting_since_s)
 
     def fail(self, failure: AttemptFailure, detail: str) -> None:
-        """Fail an attempt that has not begun to answer, because of its own error, a timeout or a report of the
-        fleet."""
+        """Drop an attempt that has not begun to answer and notify the owner of the failure.
+
+        The cause is its own error, a timeout or a report of the fleet.
+        """
         self.drop()
         self._owner.attempt_failed(self, failure, detail)
 
     def break_off(self, failure: AttemptFailure, detail: str) -> None:
-        """End an attempt that has begun to answer and cannot continue. It counts as finished if the answer was
-        complete."""
+        """End an attempt that has begun to answer and cannot continue, and notify the owner.
+
+        It counts as finished if the answer was complete.
+        """
         self._break_off(errors.upstream_lost(), failure, detail)
 
     # sending to the engine
@@ -272,7 +276,10 @@ class Attempt:
             self._consider(self._opening + out)
 
     def _consider(self, opening: bytes) -> None:
-        """Hold back the opening of a stream until it contains an answer, then notify the owner."""
+        """Hold back the opening of a stream until it contains an answer or is too long, then notify the owner.
+
+        If it shows that the engine is draining, the attempt fails.
+        """
         sign = self._admitted.route.dialect.first_sign(opening)
         if sign == "dropped":
             self.fail(AttemptFailure.ABORTED, "the engine is draining")
@@ -286,7 +293,7 @@ class Attempt:
             self._opening = opening
 
     def _stream_failed(self, out: bytes, error_body: bytes) -> None:
-        """Handle an error in the engine's stream: a rejection before the first event, the end after it."""
+        """Handle an error in the engine's stream: a rejection before the answer began, else the stream's end."""
         if self.begun:
             if out:
                 self._owner.attempt_streamed(self, out)
@@ -322,7 +329,7 @@ class Attempt:
         return b"".join(parts or ())
 
     def _has_room(self) -> bool:
-        """Return True if the gateway can hold what has arrived. Otherwise end the attempt with a rejection."""
+        """Reserve memory for what has arrived and return True; without room, end the attempt with a rejection."""
         if self._hold is None:
             self._hold = self._services.held.answer(self._admitted.caller.tenant, self._admitted.request_id)
         try:

@@ -107,7 +107,10 @@ def generated_nothing(data: bytes) -> bool:
 
 
 def read_responses_usage(data: bytes, known: Usage | None) -> Usage | None:
-    """Return the usage of a Responses event: `input_tokens` with the cached part, and `output_tokens`."""
+    """Return the usage of a Responses event, or `known` if it has none.
+
+    The cached tokens are a part of `input_tokens`.
+    """
     counts = _counts(data)
     if counts is None:
         return known
@@ -117,8 +120,9 @@ def read_responses_usage(data: bytes, known: Usage | None) -> Usage | None:
 
 
 def read_messages_usage(data: bytes, known: Usage | None) -> Usage | None:
-    """Return the usage of an Anthropic event. Tokens read from and written to the cache are not part of
-    `input_tokens`.
+    """Return the usage of an Anthropic event, with the `known` prompt if it counts only output; `known` if none.
+
+    Tokens read from and written to the cache are not part of `input_tokens`.
 
     Worked example (test_cached_tokens_are_part_of_the_prompt): 10 input tokens, 90 read and 28 written are a prompt
     of 128 tokens.
@@ -188,7 +192,10 @@ def _whole_with(
 
 
 def _whole_pooled(body: bytes, renaming: Renaming) -> WholeAnswer:
-    """Return a whole answer with megabytes of numbers. The body is scanned once and no objects are built."""
+    """Return a whole answer with megabytes of numbers, which is scanned once without building objects.
+
+    Raise BadAnswer if it is not one JSON object.
+    """
     _check_object(body)
     return WholeAnswer(renaming.rename_fields(body), read_usage(body), aborted=False)
 
@@ -209,7 +216,10 @@ def _openai_event(answer: ErrorAnswer, _request_id: str, _passed: int) -> bytes:
 
 
 def _responses_event(answer: ErrorAnswer, _request_id: str, passed: int) -> bytes:
-    """Return the error event. Events are numbered from 0, and clients treat a repeated number as a restarted stream."""
+    """Return the error event, numbered `passed`: the number of events before it.
+
+    Events are numbered from 0, and clients treat a repeated number as a restarted stream.
+    """
     content = {"type": "error", "code": answer.code, "message": answer.message, "param": answer.param}
     return b"event: error\ndata: %b\n\n" % orjson.dumps(content | {"sequence_number": passed})
 

@@ -48,7 +48,7 @@ class EndingExchange(Served, OpenRequest, Protocol):
 
 
 def stop(exchange: EndingExchange, answer: ErrorAnswer) -> None:
-    """End the request with this answer, or as finished if a complete answer has just passed."""
+    """End the request with this error, or as finished if a complete answer has just passed; drop its attempts."""
     exchange.tries.drop()
     attempt = exchange.tries.attempt
     if attempt is None or not exchange.begun:
@@ -60,7 +60,7 @@ def stop(exchange: EndingExchange, answer: ErrorAnswer) -> None:
 
 
 def finish(exchange: EndingExchange, attempt: Attempt) -> None:
-    """End a request whose stream is complete."""
+    """End a request whose stream is complete: take over the attempt's usage and end the client's stream (200)."""
     exchange.usage = attempt.usage
     exchange.sink.end(b"")
     end(exchange, 200)
@@ -95,7 +95,7 @@ def settle_cascade(exchange: EndingExchange) -> None:
 
 
 def end(exchange: EndingExchange, status: int, code: str = "") -> None:
-    """End the request once: leave all waits, drop all attempts and notify all listeners."""
+    """End the request: leave all waits, drop all attempts and notify all listeners. Does nothing if it has ended."""
     if exchange.ended:
         return
     exchange.ended = True
@@ -182,7 +182,7 @@ def ended_of(services: Services, exchange: EndingExchange, status: int, code: st
 
 
 def _is_past_own_deadline(services: Services, exchange: EndingExchange) -> bool:
-    """Return True if the caller's deadline ended the request, not a timeout of the platform."""
+    """Return True if the caller's own deadline, shorter than the platform's `answer_s`, had passed at the end."""
     deadline_ms, timeline = exchange.admitted.deadline_ms, exchange.timeline
     if deadline_ms is None or deadline_ms / 1000 >= services.limits.answer_s:
         return False

@@ -33,7 +33,7 @@ _counts_decoder = msgspec.json.Decoder(Counts)
 
 
 def counts_in(counts: bytes) -> Counts:
-    """Return the counts in the end of an event, from `,"usage":` on."""
+    """Return the counts in the end of an event, from `,"usage":` on; empty ones if it is malformed."""
     try:
         return _counts_decoder.decode(counts[len(COUNTS) - 1 : -len(b"}\n\n")])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -41,19 +41,19 @@ def counts_in(counts: bytes) -> Counts:
 
 
 def split_off_usage(event: bytes) -> tuple[dict[str, Any] | None, bytes]:
-    """Return the usage of an event with choices, and the event without it. Raise JSONDecodeError if it is not JSON."""
+    """Return an event's usage, or None, and the event without it. Raise JSONDecodeError if it is not JSON."""
     document = orjson.loads(event[_DATA_BYTES:])
     usage = document.pop("usage", None)
     return (usage, b"data: " + orjson.dumps(document)) if type(usage) is dict else (None, event)
 
 
 def tokens_of_text(text_bytes: int) -> int:
-    """Return the smallest number of tokens that an event with this much text can have."""
+    """Return the smallest number of tokens, at least 1, that an event with this much text can have."""
     return text_bytes // _BYTES_PER_TOKEN_AT_MOST if text_bytes > LONG_TOKEN_BYTES else 1
 
 
 def text_bytes_in(event: bytes) -> int:
-    """Return the length of the texts in an event's choices as written there, or 0 if the event is malformed."""
+    """Return the bytes of the texts in an event's choices as written in JSON, or 0 if the event is malformed."""
     try:
         document = orjson.loads(event[_DATA_BYTES:])
     except orjson.JSONDecodeError:
@@ -71,7 +71,7 @@ def _text_bytes_of(choice: Any) -> int:
 
 
 def text_bytes_of_delta(delta: Any, depth: int = _DEPTH) -> int:
-    """Return the length of all text in a delta: content, reasoning and arguments of calls."""
+    """Return the bytes, as JSON, of all text in a delta to this depth: content, reasoning and arguments of calls."""
     if type(delta) is str:
         return len(orjson.dumps(delta)) - 2
     if depth == 0:

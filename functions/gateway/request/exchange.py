@@ -106,7 +106,7 @@ class RequestExchange:
         services.admission.submit(self)
 
     def move_to_pool(self, moved: Admitted) -> None:
-        """Move the request to another pool, through that pool's admission queue."""
+        """Drop the attempts in this pool and submit the request, as `moved`, to the other pool's admission queue."""
         self.services.admission.leave_pool(self, settlement.fair_cost_tokens(self, self.tries.attempt))
         self.tries.leave_pool()
         self.replace_admitted(moved)
@@ -118,13 +118,16 @@ class RequestExchange:
         self.renaming = renaming_of(other.model.engine_name, other.model.requested)
 
     def fingerprint(self) -> bytes:
-        """Return the fingerprint of the original request. It is computed before the body changes or is dropped."""
+        """Return the quarantine's fingerprint of the request, computed once, before the body changes or is dropped."""
         if self._fingerprint is None:
             self._fingerprint = self.services.quarantine.fingerprint(self.admitted)
         return self._fingerprint
 
     def turned_away(self, answer: ErrorAnswer, reason: str) -> None:
-        """Handle a rejection by the pool's admission queue. `reason` is a metric label."""
+        """Handle a rejection by the pool's admission queue: move to another pool, or end with `answer`.
+
+        `reason` is a label of shoal_shed_total.
+        """
         unserved.move_or_end(self, "saturated", answer, reason)
 
     def escalate(self, judge: CascadeJudge, attempt: Attempt) -> bool:
@@ -189,7 +192,7 @@ class RequestExchange:
         return self.services.router.decide(admitted, self.tries.tried)
 
     def split_over(self) -> None:
-        """Continue after the prefill, which has finished or failed."""
+        """Route the request after its prefill, which has finished or failed, unless its deadline has passed."""
         try:
             self.check(self.services.clock())  # the deadline may have passed
             if not self.ended:
@@ -251,7 +254,7 @@ class RequestExchange:
         self.tries.failed(attempt, self.admitted, failure, detail)
 
     def _let_go_of_body(self) -> None:
-        """Drop the body: a stream that has begun is not sent again and may run for minutes."""
+        """Drop all copies of the body: a stream that has begun is not sent again and may run for minutes."""
         if self.services.quarantine.on:
             self.fingerprint()
         self.admitted.let_go_of_body()
@@ -306,7 +309,7 @@ class RequestExchange:
                 retries.check_split_timeout(self, self.split, now_s)
 
     def replica_lost(self, replica_id: ReplicaId) -> None:
-        """Handle the fleet's report that the replica is dead or hung."""
+        """Leave this replica, which the fleet reports dead or hung, if nothing was sent and another one can serve."""
         retries.replica_lost(self, replica_id)
 
     def snapshot_swapped(self) -> None:
@@ -316,7 +319,7 @@ class RequestExchange:
             unserved.use_control_version(self)
 
     def cut_short(self, answer: ErrorAnswer) -> None:
-        """End the request with an error that is not its own fault, for example because the process stops."""
+        """End the request, unless it has ended, with an error that is not its own fault (the process stops)."""
         if not self.ended:
             ending.stop(self, answer)
 
@@ -338,7 +341,7 @@ class RequestExchange:
             ending.end(self, ending.CLIENT_LEFT)
 
     def cut_off(self) -> None:
-        """Drop the client's connection if not even an error can be sent."""
+        """Cut the client's connection and end the request as a 500, because not even an error can be sent."""
         self.sink.cut()
         ending.end(self, 500, "internal_error")
 

@@ -60,7 +60,10 @@ class Hedging:
         self._pools: dict[PoolName, FirstTokens] = {}
 
     def is_late(self, admitted: Admitted, attempt: SentAttempt, now_s: float) -> bool:
-        """Return True if a first attempt should have begun to answer by now, or will not begin soon."""
+        """Return True if a first attempt needs a hedge: its replica is mute, or its first token is late.
+
+        A mute replica is marked so. Batch requests need no hedge, others than interactive streams only for a mute one.
+        """
         if attempt.begun:
             return False
         if self._is_replica_mute(admitted, attempt, now_s):
@@ -72,14 +75,14 @@ class Hedging:
         return now_s - attempt.sent_s >= self._wait_s(admitted, attempt, after_s)
 
     def next_check_s(self, admitted: Admitted, attempt: SentAttempt, now_s: float) -> float:
-        """Return the time before which the attempt's replica cannot be found silent."""
+        """Return the monotonic time in seconds before which the attempt's replica cannot be found silent."""
         if not admitted.stream:
             return now_s + MUTE_AFTER_S
         quiet_s = self._silence.quiet_s(attempt.replica.id, attempt.sent_s, now_s)
         return now_s - quiet_s + self._wait_s(admitted, attempt, MUTE_AFTER_S)
 
     def first_token(self, admitted: Admitted, attempt: SentAttempt, now_s: float) -> None:
-        """Record the time to first token of a stream."""
+        """Record a stream's time to first token in its pool, with the predicted one, for the hedging delay."""
         self._pool(admitted.model.pool).record_first_token(attempt.prediction.total_ms / 1000, now_s - attempt.sent_s)
 
     def _is_replica_mute(self, admitted: Admitted, attempt: SentAttempt, now_s: float) -> bool:

@@ -80,7 +80,10 @@ class NamedEventRelay:
         return False
 
     def feed(self, data: bytes) -> bytes:
-        """Return the bytes that may be sent now. Raise BadAnswer if an event is malformed or over the bound."""
+        """Take in the engine's bytes; return those that may be sent now: whole events, with the requested model name.
+
+        Raise BadAnswer if an event is malformed or over the bound.
+        """
         data = self._held + data
         whole = data.rfind(_EVENT_END) + len(_EVENT_END) if _EVENT_END in data else 0
         self._held = data[whole:]
@@ -95,7 +98,7 @@ class NamedEventRelay:
         return self._renaming.rename_fields(b"".join(passed))
 
     def _read_event(self, event: bytes) -> bool:
-        """Return True if the event is passed on."""
+        """Process one event without its end; return True if it is passed on. An error event is kept in `error`."""
         if event.startswith(_ERROR):
             self.error = event[len(b"data: ") :]
             return False
@@ -131,10 +134,9 @@ def _tokens_in(data: bytes) -> int:
 
 
 def first_sign(opening: bytes, grammar: Grammar) -> Sign:
-    """Return whether the first events contain an answer. A request without an answer can still move to another
-    replica.
+    """Return "answering" if the first events contain an answer, "dropped" if they end without, else "nothing_yet".
 
-    A stream that ends without a token is "dropped": the engine was draining.
+    A request without an answer can still move to another replica. A draining engine ends streams without a token.
     """
     for event in opening.split(_EVENT_END):
         name, _, data = event.partition(b"\n")

@@ -37,7 +37,7 @@ class PromptQuarantine:
     """Fingerprints of requests on which replicas failed. Owned by one event loop."""
 
     def __init__(self, after_replicas: int, secret: bytes) -> None:
-        """Quarantine a request after failures on this many replicas; 0 disables the quarantine."""
+        """Start without suspects. A request is quarantined after failures on this many replicas; 0: never."""
         self.refused_total = 0
         self.on = after_replicas > 0
         self._seed = int.from_bytes(blake2b(b"quarantine\0" + secret, digest_size=8).digest())
@@ -56,7 +56,7 @@ class PromptQuarantine:
             self._table.record_failure(sent.fingerprint(), replica, now_s)
 
     def ended(self, ended: Ended) -> None:
-        """Clear a prompt that was answered completely."""
+        """Clear the prompt of a request that was answered completely; does nothing for other ends."""
         if self.on and ended.status == 200 and ended.prediction is not None:
             self._table.answered(ended.fingerprint(), ended.timeline.ended_s)
 

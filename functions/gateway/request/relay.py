@@ -93,7 +93,7 @@ class StreamRelay:
 
     @property
     def passed(self) -> int:
-        """Number of events that were passed on. This dialect does not number events."""
+        """Number of events with choices that were passed on. This dialect does not number events."""
         return self.events
 
     @property
@@ -114,7 +114,10 @@ class StreamRelay:
         return self._all_counted
 
     def feed(self, data: bytes) -> bytes:  # noqa: PLR0911 - each event of each stream passes: no calls of ours
-        """Return the bytes that may be sent now. Raise BadAnswer if an event is malformed or over the bound."""
+        """Take in the engine's bytes; return those that may be sent now: whole events, renamed and without usage.
+
+        Raise BadAnswer if an event is malformed or over the bound.
+        """
         if self.done or self.error is not None:
             return b""  # nothing belongs after the end
         if self._held:
@@ -146,7 +149,7 @@ class StreamRelay:
         return self._event_by_event(data)
 
     def _ends_with_counts(self, end: bytes) -> bool:
-        """Return True if `end` is only a usage. Called for a usage that is longer than those before."""
+        """Return True if `end` is only a usage, and accept this length from now on: it is longer than those before."""
         if end[end.find(b"}") :] not in COUNTS_ENDS:
             return False
         self._counts_bytes, self._all_counted = len(end), True
@@ -158,7 +161,7 @@ class StreamRelay:
             self.tokens = max(self.tokens, usage.completion_tokens)
 
     def _tokens_in(self, event: bytes) -> int:
-        """Return the tokens of an event without counts. `event` may include its end."""
+        """Return the estimated tokens, at least 1, of an event without counts. `event` may include its end."""
         text_bytes = text_bytes_in(event)
         if self._short_bytes == 0 and text_bytes > 0:
             self._short_bytes = len(event) - text_bytes + LONG_TOKEN_BYTES
@@ -180,7 +183,7 @@ class StreamRelay:
         return b""
 
     def _hold_back(self, data: bytes) -> bytes:
-        """Return the data up to the end of the last event and hold back the rest."""
+        """Return the data up to the end of the last whole event and hold back the rest, which may not be too large."""
         if not data:
             return b""
         whole = data.rfind(_EVENT_END) + len(_EVENT_END)
@@ -195,7 +198,7 @@ class StreamRelay:
             raise event_too_large(held.startswith(_OBJECT), self._max_event_bytes)
 
     def _several(self, data: bytes) -> bytes:
-        """Return the events of one read if all begin like the last one, else nothing."""
+        """Count the events of one read and return what is passed on, if all begin like the last one, else nothing."""
         beginning, length, start = self._beginning, len(self._beginning), 0
         rests: list[bytes] = []
         counts: dict[bytes, bytes] = {}
@@ -285,7 +288,7 @@ class StreamRelay:
 
 
 def first_sign(events: bytes) -> Sign:
-    """Return whether the first events of a stream contain an answer.
+    """Return "answering" if the first events contain an answer, "dropped" if the engine aborted, else "nothing_yet".
 
     A chat begins with an event that has a role and no text, even if the engine then drops the request because it is
     draining. Until another event has come, the request can still move to another replica.

@@ -26,7 +26,7 @@ _COMMAND_LINE_OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9]+(?:-[a-z0-9]+)*")
 
 
 def upstream_request(admitted: Admitted, replica: ReplicaView, now_unix_s: float) -> bytes:
-    """Return the engine's request, with headers of the gateway only. The lowest priority value runs first."""
+    """Return the HTTP request for the engine, with headers of the gateway only. The lowest priority runs first."""
     return (
         b"POST %b HTTP/1.1\r\nhost: %b\r\ncontent-type: application/json\r\nx-request-id: %b\r\n"
         b"traceparent: %b\r\n"
@@ -93,7 +93,7 @@ def refuse(
     more: MoreHeaders = (),
     dialect: Dialect = OPENAI,
 ) -> None:
-    """Send the whole error answer to a request that was not admitted."""
+    """Count a request that was not admitted, and send it the whole error answer."""
     metrics.refused(answer.status)
     sink.whole(answer.status, error_headers(request_id, answer, more), dialect.error_body(answer, request_id))
 
@@ -101,7 +101,7 @@ def refuse(
 def turn_away(
     metrics: Metrics, sink: Sink, route: Route, request_id: str, refused: RequestRejected, *, more: MoreHeaders = ()
 ) -> None:
-    """Send the rejection in the dialect of the route, with the headers of the tenant's limits."""
+    """Count a rejection and send it in the dialect of the route, with headers of the tenant's limits."""
     if isinstance(refused, OverQuota):
         metrics.quota_rejected(refused.dimension)
         more = more or refused.headers
@@ -184,7 +184,7 @@ def engine_refusal(status: int, body: bytes, renaming: Renaming) -> ErrorAnswer 
 
 
 def _not_set_up(message: str, param: str | None) -> ErrorAnswer:
-    """Return an error without the command-line options that the engine's message suggests to its operator."""
+    """Return the 400 for a feature that the engine lacks, without the command-line options that its message names."""
     if "tool choice" in message or "tool_choice" in message:
         text = (
             "This model does not support tool calls. Omit `tools`, send `tool_choice: none`, or ask the "
@@ -214,5 +214,5 @@ def status_in_error(error_body: bytes) -> int:
 
 
 def _retry_after_s(admitted: Admitted) -> int:
-    """Return 1 to 4 seconds, spread over callers by request id so that they do not all retry at the same time."""
+    """Return 1 to _RETRY_AFTER_MAX_S seconds by request id, so that callers do not all retry at the same time."""
     return 1 + zlib.crc32(admitted.request_id.encode()) % _RETRY_AFTER_MAX_S

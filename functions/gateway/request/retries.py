@@ -27,7 +27,10 @@ class RetryableExchange(Unserved, Owner, Protocol):
 
 
 def retry_or_end(exchange: RetryableExchange, attempt: Attempt, failure: AttemptFailure) -> None:
-    """Continue with a running hedge, start another attempt, move to another pool, or end the request."""
+    """Continue after a failed attempt: with a running hedge, another attempt or another pool, or end the request.
+
+    The lost work of an attempt that the engine did not refuse is counted.
+    """
     services, tries, now_s = exchange.services, exchange.tries, exchange.services.clock()
     if failure not in REFUSALS:
         services.usage.count_lost_attempt(attempt, now_s)

@@ -95,7 +95,10 @@ class PrefillSplit:
     # deciding on the split
 
     def start_prefill(self, admitted: Admitted, decode: Prediction) -> bool:
-        """Start the prefill and return True if that pays. `split_over` is called at its end, unless it is dropped."""
+        """Start the prefill and return True if that pays, else record why not and return False.
+
+        `split_over` is called at the prefill's end, unless it is dropped.
+        """
         routing, tokens = admitted.routing, admitted.features.prompt_tokens
         at_once_why = reason_to_skip(tokens, decode.cached_tokens, routing.prefill_min_prompt_tokens)
         if at_once_why is not None:
@@ -160,7 +163,7 @@ class PrefillSplit:
         self.let_go_of_body()
 
     def let_go_of_body(self) -> None:
-        """Drop the last copy of the body, which is not sent again."""
+        """Drop the copies of the body and their memory hold: it is not sent again."""
         for attempt in (self._attempt, self._handed):
             if attempt is not None:
                 attempt.admitted.let_go_of_body()
@@ -239,7 +242,10 @@ class PrefillSplit:
         return attempt is not None and attempt is self._handed
 
     def decode_failed(self, attempt: Attempt, failure: AttemptFailure) -> bool:
-        """Return True if the failed attempt used the handover. Then one engine does all, without a retry charged."""
+        """Return True, and discard the prefill, if the failed attempt used the handover.
+
+        Then one engine does all, without a retry charged.
+        """
         if not self.is_handed(attempt) or self.why != "pays":
             return False
         self._discard_prefill(
@@ -260,7 +266,7 @@ class PrefillSplit:
         return self.why == "pays" and attempt is not None and attempt.connected_s > 0.0
 
     def spend(self, now_s: float) -> PrefillSpend | None:
-        """Return the cost of the prefill so far, or None if it came to nothing."""
+        """Return the cost of the prefill until `now_s`, estimated without a usage, or None if it came to nothing."""
         attempt = self._attempt
         if attempt is None or not self.is_at_work():
             return None
@@ -278,7 +284,7 @@ class PrefillSplit:
         return PrefillSpend(model, Spent(held, busy_s))
 
     def notes(self) -> dict[str, Any]:
-        """Return details for the trace."""
+        """Return details for the trace: path (split or one), reason, prefill replica and predicted times in ms."""
         found: dict[str, Any] = {"path": "split" if self.has_split else "one", "why": self.why}
         if self.prefill is not None:
             found["replica"] = self.prefill.replica.id
@@ -327,7 +333,7 @@ class PrefillSplit:
             self._exchange.split_over()
 
     def _has_room_for(self, copy: Admitted) -> bool:
-        """Reserve memory for one more body and return True if the gateway can hold it."""
+        """Return True if the gateway can hold one more body, for which large ones reserve memory."""
         hold, size_bytes = self._services.held.copy(copy.caller.tenant), len(copy.upstream_body)
         try:
             if size_bytes > hold.bound_bytes:
@@ -361,7 +367,7 @@ def _splittable(admitted: Admitted) -> dict[str, Any] | None:
 
 
 def _for_prefill(admitted: Admitted, parsed: dict[str, Any], model: ResolvedModel) -> Admitted:
-    """Return the request for the prefill pool: one token, which is discarded."""
+    """Return the request for the prefill pool's `model`: not streamed, one token, which is discarded."""
     name, features = model.engine_name, admitted.features
     asking = {key: value for key, value in parsed.items() if key not in _NOT_FOR_ONE_TOKEN}
     asking |= {"model": name, "max_tokens": 1, "stream": False, "kv_transfer_params": _REMOTE_DECODE}
@@ -380,7 +386,7 @@ def _for_prefill(admitted: Admitted, parsed: dict[str, Any], model: ResolvedMode
 
 
 def _params_in(body: bytes) -> bytes:
-    """Return the transfer parameters in the prefill's answer, or nothing if they are missing or malformed."""
+    """Return the KV transfer parameters in a prefill's answer as JSON; empty if missing, malformed or too large."""
     try:
         found = orjson.loads(body).get("kv_transfer_params")
     except (orjson.JSONDecodeError, AttributeError):

@@ -42,7 +42,7 @@ class Tries(msgspec.Struct, eq=False):
         renaming: Renaming,
         begins: Callable[[Attempt], None] | None = None,
     ) -> None:
-        """Start an attempt. `begins` is called with it before any of its reports."""
+        """Start an attempt as the current one and count its replica as tried; `begins` is called with it first."""
         self.tried[decision.replica.id] = None
         self.count += 1
         self.attempt = Attempt(self._services, owner, admitted, decision, renaming)
@@ -59,7 +59,7 @@ class Tries(msgspec.Struct, eq=False):
         self.second.start()
 
     def keep_only(self, winner: Attempt, admitted: Admitted) -> None:
-        """Keep the attempt that has begun to answer and drop the other one, if there is one."""
+        """Keep the attempt that has begun to answer; drop the other one, if there is one, and count its lost work."""
         first, second = self.attempt, self.second
         if second is None:
             return
@@ -74,7 +74,7 @@ class Tries(msgspec.Struct, eq=False):
         self._services.metrics.hedge_lost(admitted.model.pool, max(0, lost_tokens))
 
     def continue_without(self, failed: Attempt) -> bool:
-        """Return True if another attempt is still running, and make it the current one."""
+        """Return True if another attempt than the failed one still runs, and make it the only one."""
         other = self.second if failed is self.attempt else self.attempt
         self.second = None
         if other is None or other.over:
@@ -83,7 +83,7 @@ class Tries(msgspec.Struct, eq=False):
         return True
 
     def failed(self, attempt: Attempt, admitted: Admitted, failure: AttemptFailure, detail: str) -> None:
-        """Record the failure here and against the replica."""
+        """Record and log the failure of an attempt, here, in the metrics and against the replica."""
         services, replica_id = self._services, attempt.replica.id
         self.failures += (failure,)
         self.all_failures += (failure,)
@@ -102,14 +102,17 @@ class Tries(msgspec.Struct, eq=False):
         )
 
     def disregard(self, attempt: Attempt, failure: AttemptFailure) -> None:
-        """Forget a failure caused by what the gateway added, so that the replica may be tried without it."""
+        """Forget the last failure, which something that the gateway added caused.
+
+        The replica may be tried again, unless the failure is evidence against it.
+        """
         self.failures = self.failures[:-1]
         if failure not in EVIDENCE and failure is not AttemptFailure.REPLICA_LOST:
             self.tried.pop(attempt.replica.id, None)
 
     @property
     def pool_state(self) -> FallbackWhen:
-        """State of the pool after the last failure."""
+        """State of the pool after the last failure: "saturated" if the engine was overloaded, else "unavailable"."""
         return "saturated" if self.failures[-1:] == (AttemptFailure.OVERLOADED,) else "unavailable"
 
     def attempt_at(self, replica_id: ReplicaId) -> Attempt | None:
@@ -120,7 +123,7 @@ class Tries(msgspec.Struct, eq=False):
         return None
 
     def drop(self) -> None:
-        """End both attempts without a report."""
+        """End both attempts without a report to their owner; the work of a running hedge is counted as lost."""
         if self.second is not None and not self.second.over:
             self._services.usage.count_lost_attempt(self.second, self._services.clock())
         for attempt in (self.attempt, self.second):
@@ -136,7 +139,10 @@ class Tries(msgspec.Struct, eq=False):
     # timeouts
 
     def give_up_silent(self, now_s: float, *, stream: bool) -> bool:
-        """Give up an attempt whose engine has been silent for too long. Return True if it was given up."""
+        """Give up the attempt if its engine has been silent for too long; return True if it was given up.
+
+        Answers that are not streamed are not given up.
+        """
         limits, attempt = self._services.limits, self.attempt
         if attempt is None or attempt.over:
             return False  # other waits have their own timeout
@@ -152,14 +158,14 @@ class Tries(msgspec.Struct, eq=False):
         return True
 
     def is_late(self, admitted: Admitted, now_s: float) -> bool:
-        """Return True if it is time for a hedge."""
+        """Return True if the only running attempt is so late that it is time for a hedge."""
         attempt = self.attempt
         if attempt is None or attempt.over or self.second is not None:
             return False
         return self._services.hedging.is_late(admitted, attempt, now_s)
 
     def due_s(self, admitted: Admitted, now_s: float) -> float:
-        """Return the monotonic time before which neither check above can act, unless another attempt starts."""
+        """Return the monotonic time before which `give_up_silent` and `is_late` are False, unless an attempt starts."""
         limits, attempt = self._services.limits, self.attempt
         if attempt is None or attempt.over:
             return _NEVER_S

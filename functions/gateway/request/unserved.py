@@ -66,7 +66,10 @@ def _version_is_out(exchange: Unserved, decision: NoReplica) -> bool:
 
 
 def use_control_version(exchange: Unserved) -> None:
-    """Use the rollout's old version because no replica has the new one, or because the new one was rolled back."""
+    """Route the request to its rollout's old version, because no replica has the new one or it was rolled back.
+
+    This is recorded as evidence on the new version.
+    """
     rollouts, tries = exchange.services.rollouts, exchange.tries
     last = tries.attempt if tries.failures else None
     attempted = Attempted(last.replica.id, last.sent_s, tries.failures[-1]) if last is not None else None
@@ -142,7 +145,7 @@ def _wait_for_pool(exchange: Unserved) -> None:
 
 
 def _pool_serves(exchange: Unserved) -> None:
-    """Submit the request again as if it had just arrived, without counting it twice."""
+    """Submit the request again to its pool's queue, without counting its arrival twice; an exception ends it."""
     try:
         exchange.services.admission.count_returned(exchange.admitted)
         exchange.services.admission.submit(exchange)

@@ -62,10 +62,10 @@ class Upstreams(Protocol):
         """Return a new connection. Raise OSError (TimeoutError included) if the engine does not accept it."""
 
     def release(self, connection: Any) -> None:
-        """Return an unused connection of `pop_idle` or `dial` to the pool."""
+        """Put an unused connection of `pop_idle` or `dial` back into the pool."""
 
     def sweep(self) -> None:
-        """Close connections that have been idle for too long."""
+        """Close connections to engines that have been idle for too long."""
 
     def close(self) -> None: ...
 

@@ -35,7 +35,10 @@ class AdapterCopies:
         self.under_way = 0
 
     def request_copy(self, name: EngineName, replica_id: ReplicaId) -> None:
-        """Request a copy of the adapter on a replica that could have answered sooner with it."""
+        """Start, in the background, a load of the adapter on a replica that could have answered sooner with it.
+
+        Do nothing without a loader, with MAX_AT_ONCE under way, or within PAUSE_S of the adapter's last copy.
+        """
         now_s = self._clock()
         if self._loader is None or self.under_way >= MAX_AT_ONCE:
             return

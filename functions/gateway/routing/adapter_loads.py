@@ -143,7 +143,7 @@ class ColdLoads:
         return None
 
     def leave(self, waiter: AdapterWaiter, pool: PoolName, engine_name: EngineName) -> None:
-        """Stop waiting. Does nothing if the waiter does not wait."""
+        """Stop waiting for the adapter; the load goes on. Does nothing if the waiter does not wait."""
         load = self._loads.get((pool, engine_name))
         if load is not None and waiter in load.waiters:
             del load.waiters[waiter]
@@ -158,7 +158,10 @@ class ColdLoads:
     # internals
 
     def _is_full(self, load: _AdapterLoad | None, name: EngineName) -> bool:
-        """Return True if no further request may wait for this adapter. `load` is its load in progress, if any."""
+        """Return True if no further request may wait for this adapter, by the limits of all, the adapter or its tenant.
+
+        `load` is its load in progress, if any.
+        """
         limits = self._limits
         if self.waiting >= limits.cold_waiting or (load is None and len(self._loads) >= limits.cold_loads):
             return True
@@ -186,7 +189,10 @@ class ColdLoads:
             self._notify_waiters(load, found)
 
     async def _find(self, load: _AdapterLoad) -> ReplicaView | ColdFailed:
-        """Request one agent after the other until one has loaded the adapter or further requests make no sense."""
+        """Request the load from one agent after the other until one has it; return its replica.
+
+        Return the last failure if further requests make no sense.
+        """
         asked: set[ReplicaId] = set()
         last, pause_s = ColdFailed("no_replica"), self._limits.cold_pause_s
         for _ in range(MAX_CALLS):
@@ -215,7 +221,7 @@ class ColdLoads:
         return last
 
     async def _wait_for_turn(self, load: _AdapterLoad) -> bool:
-        """Wait until the load may run. Return False if that takes too long.
+        """Wait until the load may run and return True; return False if that takes too long.
 
         Only loads in an overloaded pool wait: for the pool's other loads, in order of arrival, and for the turns of
         other gateways.
@@ -247,7 +253,7 @@ class ColdLoads:
         return chosen
 
     def _holder(self, load: _AdapterLoad) -> ReplicaView | None:
-        """Return a replica that has loaded the adapter meanwhile, for any reason."""
+        """Return a ready, usable replica that has loaded the adapter meanwhile, for any reason, or None."""
         out = self._fleet.ejected(load.pool, self._clock()) | load.excluded | load.lacking
         for replica in self._fleet.pool(load.pool).replicas:
             if replica.phase == "ready" and replica.id not in out and load.request.engine_name in replica.adapters:

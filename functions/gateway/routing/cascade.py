@@ -48,14 +48,17 @@ class Judged(Owner, Protocol):
     """The part of an exchange that its judge calls."""
 
     def attempt_held(self, attempt: Attempt) -> float:
-        """Record that the first token has come and is held back. Return the time in monotonic seconds."""
+        """Record that the attempt's first token has come and is held back. Return the time in monotonic seconds."""
 
     def escalate(self, judge: "CascadeJudge", attempt: Attempt) -> bool:
         """Move to the larger pool and return True if that is possible; the attempt is then dropped."""
 
 
 def judge_for(exchange: Judged, catalogue: Catalogue, admitted: Admitted) -> "CascadeJudge | None":
-    """Return the judge of a request whose pool has a larger one behind it, or None if no cascade applies."""
+    """Return the judge of a request whose pool has a larger one behind it, or None if no cascade applies.
+
+    The judge's request asks for log probabilities.
+    """
     model = admitted.model
     tier = catalogue.tenants[admitted.caller.tenant].tier
     step = decisions.step_for(admitted.routing.cascade, model.pool, tier)
@@ -76,7 +79,7 @@ def judge_for(exchange: Judged, catalogue: Catalogue, admitted: Admitted) -> "Ca
 
 
 def _may_be_judged(parsed: dict[str, Any]) -> bool:
-    """Return True if the request gets a single answer and does not ask for log probabilities itself."""
+    """Return True if the request gets a single answer, without echo, and asks for no log probabilities itself."""
     options = [parsed.get(name) for name in ("logprobs", "top_logprobs", "prompt_logprobs")]
     asks_itself = any(each is not None and each is not False for each in options)  # 0 requests them too
     prompt = parsed.get("prompt")
@@ -115,7 +118,7 @@ class CascadeJudge:
         self.asking = other
 
     def let_go_of_bodies(self) -> None:
-        """Drop the bodies, because an answer has begun."""
+        """Drop the bodies of all its requests, because an answer has begun."""
         for each in (self.plain, self.asking, self.larger):
             each.let_go_of_body()
 
@@ -196,7 +199,7 @@ class CascadeJudge:
             self._judge(attempt)
 
     def _judge(self, attempt: Attempt) -> None:
-        """Pass on what was held back of a stream, or drop it."""
+        """Pass on what was held back of a stream if the small model's answer is kept, else drop it."""
         held, self._held = self._held, []
         if self._is_kept(attempt):
             self._exchange.attempt_began(attempt, without_figures(b"".join(held)))
@@ -252,7 +255,7 @@ def _parsed(event: bytes) -> dict[str, Any]:
 
 
 def _entropies_in(document: dict[str, Any]) -> list[float]:
-    """Return the entropies of the first choice's tokens. Malformed parts are ignored."""
+    """Return the entropies (nats) of the first choice's tokens from their log probabilities; ignore malformed parts."""
     choices = document.get("choices")
     logprobs = choices[0].get("logprobs") if type(choices) is list and choices and type(choices[0]) is dict else None
     if type(logprobs) is not dict:

@@ -21,7 +21,7 @@ Tried = Mapping[ReplicaId, AttemptFailure | None]  # failure of the attempt on e
 
 
 def lacks_adapter(decision: NoReplica, failures: tuple[AttemptFailure, ...], tried: Tried) -> bool:
-    """Return True if the request lacks the adapter, not a replica."""
+    """Return True if only the adapter (or version) is missing on the replicas, so that a load may help."""
     if not WORTH_A_LOAD.issuperset(failures):
         return False
     return decision.reason in ("adapter_not_loaded", "weights_not_loaded") or (
@@ -30,7 +30,7 @@ def lacks_adapter(decision: NoReplica, failures: tuple[AttemptFailure, ...], tri
 
 
 def failed_otherwise(tried: Tried) -> dict[ReplicaId, AttemptFailure | None]:
-    """Return the tried replicas without those that only lacked the adapter, because they may have another one."""
+    """Return the tried replicas and their failures, without those that only lacked the adapter."""
     return {each: failure for each, failure in tried.items() if failure is not AttemptFailure.ADAPTER_MISSING}
 
 
@@ -70,7 +70,7 @@ class ColdWait:
         return self._since_s is not None
 
     def start(self, admitted: Admitted, tried: Tried) -> None:
-        """Wait, or call `failed` immediately if a wait makes no sense."""
+        """Wait for the adapter, or report the failure immediately if a wait makes no sense or there were too many."""
         self._admitted = admitted
         if self._loads is None or self._waits >= _MAX_WAITS:
             self._fail(admitted, ColdFailed("no_replica"))

@@ -48,7 +48,7 @@ class Degraded:
         self.is_same_model = True  # True if the same model answers, with weights of the same precision
 
     def record_move(self, catalogue: Catalogue, moved: Admitted) -> None:
-        """Record a move to the next pool."""
+        """Record a move to the next pool, and if that has the same model in the same quantization."""
         own, pool = self.requested.model, moved.model.pool
         self.been += (pool,)
         self.is_same_model = (
@@ -65,14 +65,14 @@ class Degraded:
 def elsewhere(
     catalogue: Catalogue, admitted: Admitted, when: FallbackWhen, degraded: Degraded | None
 ) -> Admitted | None:
-    """Return the request for the first pool that may serve it, or None."""
+    """Return the request for the first other pool that may serve it, or None: see `all_elsewhere`."""
     return next(all_elsewhere(catalogue, admitted, when, degraded), None)
 
 
 def all_elsewhere(
     catalogue: Catalogue, admitted: Admitted, when: FallbackWhen, degraded: Degraded | None
 ) -> Iterator[Admitted]:
-    """Yield the request for each pool that may serve it, the preferred one first."""
+    """Yield the request for each other pool that may serve it and was not used: of its model, then fallbacks."""
     pool, steps = admitted.model.pool, admitted.routing.fallback
     been = degraded.been if degraded is not None else (pool,)
     for target in takeovers(admitted.model.other_pools, when, admitted.service_class, been):
@@ -101,7 +101,10 @@ def in_same_model(catalogue: Catalogue, admitted: Admitted, pool: PoolName) -> A
 def placed_by_time(
     catalogue: Catalogue, admitted: Admitted, decide: Callable[[Admitted], Prediction | NoReplica]
 ) -> Admitted:
-    """Apply the placement rules on predicted time. The other rules were applied at admission."""
+    """Return the request for the pool that the placement rules choose with predicted times to first token.
+
+    Without rules on predicted time it is unchanged: the other rules were applied at admission.
+    """
     rules = catalogue.routing_for(model_of(catalogue.pools[admitted.model.pool])).placement
     if all(rule.min_predicted_ttft_ms is None for rule in rules):
         return admitted
@@ -118,7 +121,7 @@ def placed_by_time(
 
 
 def in_pool(catalogue: Catalogue, admitted: Admitted, pool: PoolName) -> Admitted | None:
-    """Return the request for another pool's base model, or None if that pool cannot serve it."""
+    """Return the request for this pool's base model, outside any rollout, or None if the pool cannot serve it."""
     model = catalogue.resolve_base(admitted.caller.tenant, pool)
     if model is None or model.is_adapter or not _may_go(catalogue, admitted, model):
         return None
@@ -127,7 +130,7 @@ def in_pool(catalogue: Catalogue, admitted: Admitted, pool: PoolName) -> Admitte
 
 
 def _may_go(catalogue: Catalogue, admitted: Admitted, model: ResolvedModel) -> bool:
-    """Return True if the target's engines do the same task and prompt and output fit there."""
+    """Return True if the model's pool does the same task and prompt and output fit its context window."""
     entry, source = catalogue.pools.get(model.pool), catalogue.pools.get(admitted.model.pool)
     if entry is None or source is None or entry.task != source.task:
         return False

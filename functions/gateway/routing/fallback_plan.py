@@ -53,8 +53,8 @@ class FallbackPlan:
     ) -> Admitted:
         """Return the request for its first pool: its own, unless that is near its limit and another one is faster.
 
-        `ladder_ratio` is the share that the overload ladder sends to less full pools. Such a request moves to the
-        first pool that serves, faster or not, because its own pool would reject it.
+        A move is recorded. `ladder_ratio` is the share that the overload ladder sends to less full pools. Such a
+        request moves to the first pool that serves, faster or not, because its own pool would reject it.
         """
         asked = self.cascade.asking if self.cascade is not None else admitted
         if not admitted.routing.fallback and not admitted.model.other_pools:
@@ -80,7 +80,7 @@ class FallbackPlan:
             self._home = self.cascade.plain
 
     def judge(self, admitted: Admitted) -> CascadeJudge | None:
-        """Return the judge of the answer to this request, or None."""
+        """Return the judge of the answer to this request, or None if it is not the one that a cascade judges."""
         return self.cascade if self.cascade is not None and self.cascade.asking is admitted else None
 
     def request_changed(self, admitted: Admitted, other: Admitted) -> None:
@@ -97,7 +97,10 @@ class FallbackPlan:
         failures: Collection[AttemptFailure],
         why: str = "",
     ) -> Admitted | None:
-        """Return the request for the next pool after its pool failed, or None. `why` is a label of shoal_shed_total."""
+        """Return the request for the next pool after its pool failed, and record the move; None if there is none.
+
+        A request that was moved away first returns to its own pool. `why` is a label of shoal_shed_total.
+        """
         if why == GIVES_WAY and self._home is None and self.degraded is None:
             return None  # rejected in favour of more urgent requests, which come first in other pools too
         home, self._home = self._home, None
@@ -127,7 +130,7 @@ class FallbackPlan:
 
     @property
     def is_away(self) -> bool:
-        """True if another model than the requested one is used."""
+        """True if another model is used than the requested one, or the requested pool can still be returned to."""
         return not self.degraded.is_same_model if self.degraded is not None else self._home is not None
 
     @property
@@ -137,7 +140,7 @@ class FallbackPlan:
         return degraded.requested.model.served_as if degraded is not None and not degraded.is_same_model else ""
 
     def final_answer(self, answer: ErrorAnswer) -> ErrorAnswer:
-        """Return the error for the caller: that of the requested pool if there is one."""
+        """Return the error for the caller: that of the requested pool if it gave one, else `answer`."""
         first = self.degraded.answer if self.degraded is not None else None
         return first or answer
 

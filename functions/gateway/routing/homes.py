@@ -76,7 +76,7 @@ class SessionHomes:
         self.lost_total = 0  # never published, because the bus was unreachable for too long
 
     def home_of(self, pool: PoolName, conversation: bytes) -> Home | None:
-        """Return the known home of a conversation if it is still valid."""
+        """Return the known home (replica) of a conversation in this pool, or None if it is unknown or expired."""
         home = self._homes.get((pool, conversation))
         return home if home is not None and self._clock() < home.until_s else None
 
@@ -120,7 +120,7 @@ class SessionHomes:
                 self._to_recheck.append(key)
 
     def publish_moved(self, assumed: Callable[[PoolName, bytes, EngineName], ReplicaId | None]) -> None:
-        """Publish marked conversations whose assumed home is now another replica; a limited number per call."""
+        """Check at most _LOOKED_AT marked conversations; queue for publishing those whose assumed home has changed."""
         now_s = self._clock()
         for _ in range(min(len(self._to_recheck), _LOOKED_AT)):
             pool, conversation = key = self._to_recheck.popleft()
@@ -148,7 +148,7 @@ class SessionHomes:
         self.told_total += sum(len(hashes_in(homes)) for homes in batch)
 
     def publish_failed(self, batch: Iterable[SessionsAt]) -> None:
-        """Publish later what the bus did not accept, unless there is a newer home of the same conversation."""
+        """Queue again what the bus did not accept, unless a newer home of the same conversation is queued."""
         for homes in batch:
             for conversation in hashes_in(homes):
                 key = (PoolName(homes.pool), conversation)
@@ -156,9 +156,10 @@ class SessionHomes:
                     self._publish_later(key, ReplicaId(homes.replica), homes.ttl_s)
 
     def receive_batch(self, batch: HomeBatch, now_unix_s: float) -> None:
-        """Store a gateway's homes. Raise HomesInvalid if they are malformed. Homes that we recorded later are kept.
+        """Store a gateway's homes that have not expired; homes that were recorded later are kept.
 
-        Our own batches come back too. After a restart they are all that a gateway of the same name has.
+        Raise HomesInvalid if they are malformed. Our own batches come back too. After a restart they are all that a
+        gateway of the same name has.
         """
         now_s, age_s = self._clock(), max(0.0, now_unix_s - batch.sent_unix_s)
         for homes in batch.homes:

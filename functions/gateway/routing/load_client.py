@@ -89,7 +89,7 @@ class LoadClient:
 
 
 async def _bounded(answer: httpx.Response) -> bytes:
-    """Return the body, or nothing if it is larger than a reason can be."""
+    """Return the body, or empty bytes if it is larger than _ANSWER_MAX_BYTES, which no reason is."""
     found = b""
     async for part in answer.aiter_bytes():
         found += part

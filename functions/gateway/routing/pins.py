@@ -51,12 +51,15 @@ class SessionPins:
         self.lost_total = 0  # never published, because the bus was unreachable for too long
 
     def group_of(self, rollout: RolloutId, session: bytes) -> Group | None:
-        """Return the group that the session is pinned to, if the pin is still valid."""
+        """Return the group that the session is pinned to, or None without a valid pin."""
         pin = self._pins.get((rollout, session))
         return pin.group if pin is not None and self._clock() < pin.expires_s else None
 
     def pin(self, rollout: RolloutId, session: bytes, group: Group, ttl_s: float) -> None:
-        """Pin the session to this group for another `ttl_s` because it sent a request."""
+        """Pin the session to this group for `ttl_s` from now because it sent a request; 0 pins nothing.
+
+        The pin is queued for publishing if it is new or half of `ttl_s` has passed since the last time.
+        """
         if ttl_s <= 0.0:
             return
         now_s, key = self._clock(), (rollout, session)
@@ -70,7 +73,7 @@ class SessionPins:
             self._publish_later(key, group, ttl_s)
 
     def drop_rollouts(self, ended: Collection[RolloutId]) -> None:
-        """Drop the pins of rollouts that have ended."""
+        """Drop the pins of these ended rollouts, also those that wait to be published."""
         if ended:
             self._pins.drop(ended)
             for key in [key for key in self._unpublished if key[0] in ended]:
@@ -95,13 +98,13 @@ class SessionPins:
         return [pins_of(rollout, ttl_s, sessions, group) for (rollout, group, ttl_s), sessions in alike.items()]
 
     def publish_failed(self, batch: Iterable[RolloutPins]) -> None:
-        """Publish later what the bus did not accept."""
+        """Queue again for publishing what the bus did not accept."""
         for pins in batch:
             for session in hashes_in(pins):
                 self._publish_later((pins.rollout, session), pins.group, pins.ttl_s)
 
     def receive_batch(self, batch: PinBatch, now_unix_s: float) -> None:
-        """Add a gateway's pins, possibly our own. Raise BatchInvalid if they are malformed. Known groups are kept."""
+        """Add a gateway's pins, possibly our own; a session's known group is kept. Raise BatchInvalid if malformed."""
         now_s, age_s = self._clock(), max(0.0, now_unix_s - batch.sent_unix_s)
         for pins in batch.pins:
             left_s = pins.ttl_s - age_s

@@ -93,7 +93,7 @@ class PoolWakes:
         self.asked = asyncio.Event()  # set when a pool becomes wanted
 
     def request_pool(self, catalogue: Catalogue, pool: PoolName) -> bool:
-        """Record that a request needs the pool. Return False if the pool can never be at zero."""
+        """Record that a request needs the pool, and return True; return False if the pool cannot scale to zero."""
         if pool not in catalogue.may_sleep:
             return False
         now_s, known = self._clock(), self._pools.get(pool)
@@ -109,7 +109,10 @@ class PoolWakes:
     def wait(
         self, waiter: WakeWaiter, pool: PoolName, tenant: TenantId, size_bytes: int, deadline_s: float
     ) -> NotAwake | None:
-        """Wait for the first replica of a requested pool, or return why not. `deadline_s` is the request's deadline."""
+        """Add a waiter for the first replica of a requested pool and return None, or return why it cannot wait.
+
+        `deadline_s` is the request's deadline.
+        """
         now_s, limits = self._clock(), self._limits
         left_s = self.left_s(pool)
         until_s = min(now_s + limits.wake_wait_s, deadline_s - _MARGIN_S)
@@ -126,14 +129,17 @@ class PoolWakes:
         return None
 
     def leave(self, waiter: WakeWaiter, pool: PoolName) -> None:
-        """Stop waiting. Does nothing if the waiter does not wait."""
+        """Remove the waiter. Does nothing if it does not wait."""
         known = self._pools.get(pool)
         place = known.waiters.pop(waiter, None) if known is not None else None
         if place is not None:
             self._left(place)
 
     def sweep(self, now_s: float) -> None:
-        """End the waits for pools that now serve and the waits that have timed out. Called a few times a second."""
+        """End the waits for pools that now serve and those that timed out; notify other waiters of the progress.
+
+        Forget pools that are not needed any more. Called a few times a second.
+        """
         for pool, known in list(self._pools.items()):
             if self._fleet.index(pool).ready:
                 self._serves(pool, known, now_s)
@@ -182,7 +188,7 @@ class PoolWakes:
         return len(known.waiters) or int(now_s - known.last_s <= ASKED_FOR_S)
 
     def keep_only(self, may_sleep: frozenset[PoolName]) -> None:
-        """Apply a new snapshot: forget the start times of pools that are gone."""
+        """Apply a new snapshot: forget the start times of pools that cannot scale to zero or are gone."""
         for known in (self._waits_s, self._started_s):
             for pool in known.keys() - may_sleep:
                 del known[pool]
@@ -203,5 +209,5 @@ class PoolWakes:
 
 
 def whole_seconds(seconds: float) -> int:
-    """Return whole seconds for messages and for `retry-after`."""
+    """Return the seconds rounded up, at least 1, for messages and for `retry-after`."""
     return max(1, ceil(seconds))

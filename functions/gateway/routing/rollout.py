@@ -78,7 +78,10 @@ _Place = tuple[RolloutId, int, Group]
 
 
 def judge(status: int, code: str, group: Group) -> Literal["answered", "failed"] | None:
-    """Return what an ended exchange shows about its version, or None."""
+    """Return what an exchange that ended with this status and code shows about the version of its group.
+
+    None means nothing: errors below 500, want of room, or for control a model that is not loaded.
+    """
     if status == 200:
         return "answered"
     if status < 500 or code in _WANT_OF_ROOM or (code in _NOT_LOADED and group == "control"):
@@ -96,7 +99,10 @@ class _Stage:
     shares: dict[Group, dict[TenantId, int]] = field(default_factory=lambda: {"candidate": {}, "control": {}})
 
     def try_count(self, group: Group, tenant: TenantId) -> bool:
-        """Return True if one more request of this tenant counts, and add it to the tenant's share."""
+        """Return True if one more request of this tenant counts, and add it to the tenant's share.
+
+        A tenant that has as many as all others and FREE_REQUESTS does not count, unless it is the only one.
+        """
         shares = self.shares[group]
         own = shares.get(tenant, 0)
         others = self.group(group).requests - own
@@ -154,7 +160,10 @@ class RolloutEvidence:
         token_gaps: GapCounts = (),
         attempted: Attempted | None = None,
     ) -> None:
-        """Count an exchange that its caller did not end. `answer` is its final status and code."""
+        """Count an exchange that its caller did not end, if it says something about its version.
+
+        `answer` is its final status and code.
+        """
         verdict = judge(*answer, use.group)
         if verdict is None:
             return
@@ -178,13 +187,19 @@ class RolloutEvidence:
             stats.add_gaps([(SKETCH_BUCKETS[gap], times) for gap, times in token_gaps])
 
     def candidate_unavailable(self, use: SplitUse, tenant: TenantId) -> None:
-        """Record that no replica has the candidate. The request then counts for control too, or is rejected."""
+        """Count a failure of the candidate because no replica has it; for base weights only if all its requests failed.
+
+        The request then counts for control too, or is rejected.
+        """
         stage = self._stages.get((use.rollout, use.stage))
         if not _is_of_base(use) or (stage is not None and stage.has_only_failed):
             self._failed(_Failed(use, tenant, None), None)
 
     def candidate_failed(self, use: SplitUse, tenant: TenantId, attempted: Attempted) -> None:
-        """Record that the candidate failed and no other replica has it, so that control answers the request."""
+        """Count a failure of the candidate that no other replica has, so that control answers the request.
+
+        The request of a draining replica does not count for a base whose candidate has answered.
+        """
         stage = self._stages.get((use.rollout, use.stage))
         is_drained = attempted.failure is AttemptFailure.ABORTED and stage is not None and stage.has_answered
         if is_drained and _is_of_base(use):
@@ -192,12 +207,15 @@ class RolloutEvidence:
         self._failed(_Failed(use, tenant, None), attempted)
 
     def stats(self, rollout: RolloutId, stage: int) -> tuple[GroupStats, GroupStats] | None:
-        """Return the counts of candidate and control, or None if the stage is unknown."""
+        """Return this gateway's statistics of candidate and control, or None if the stage is unknown."""
         found = self._stages.get((rollout, stage))
         return (found.candidate, found.control) if found is not None else None
 
     def heartbeats(self) -> list[RolloutHeartbeat]:
-        """Return the heartbeats that are due: none without rollouts, else at least an empty one as a sign of life."""
+        """Return the heartbeats with the stages that have changed, or every WHOLE_EVERY_S with all.
+
+        None without stages; otherwise at least an empty one as a sign of life.
+        """
         now_s = self._clock()
         self._decide(now_s)
         whole = now_s - self._whole_s >= WHOLE_EVERY_S
@@ -224,13 +242,16 @@ class RolloutEvidence:
                 del self._stages[rollout, number]
 
     def resend_all(self) -> None:
-        """Send everything with the next heartbeat, because earlier ones may be lost."""
+        """Let the next `heartbeats` return all stages, because earlier ones may be lost."""
         self._whole_s = float("-inf")
 
     # internals
 
     def _failed(self, failed: _Failed, attempted: Attempted | None) -> None:
-        """Count a failure. `attempted` is None if no replica was tried."""
+        """Count a failure. If its replica was lost, `Losses` decides later how many failures the loss counts as.
+
+        `attempted` is None if no replica was tried.
+        """
         place = failed.use.rollout, failed.use.stage, failed.use.group
         if attempted is None or attempted.failure not in LOST:
             self._count([(place, failed)])
@@ -254,7 +275,10 @@ class RolloutEvidence:
                     stats.ttft_ms.add(ttft_ms)
 
     def _counted(self, use: SplitUse, group: Group, tenant: TenantId) -> GroupStats | None:
-        """Return the statistics to which one more request of this tenant is added, or None if its share is used up."""
+        """Return the group's statistics for one more request of this tenant, or None if its share is used up.
+
+        An unknown stage is added; beyond MAX_STAGES the one that changed first is dropped.
+        """
         key = (use.rollout, use.stage)
         stage = self._stages.get(key)
         if stage is None:
@@ -307,12 +331,15 @@ class Rollouts:
         return any(split.rollout == rollout and stage in (None, split.stage) for split in splits)
 
     def may_fall_back(self, admitted: Admitted) -> bool:
-        """Return True if the old version of a model in rollout may answer instead of the new one."""
+        """Return True if the old version of a model in rollout may answer this request instead of the new one."""
         use = admitted.split
         return self.splits.may_fall_back(use) or (use is not None and self._is_rolled_back(use, admitted))
 
     def falls_back(self, admitted: Admitted, attempted: Attempted | None) -> None:
-        """Record that the old version is used, because no other replica than those that failed has the new one."""
+        """Record that the old version is used, because no other replica than those that failed has the new one.
+
+        Requests outside a rollout or without output are ignored.
+        """
         if admitted.split is None or admitted.route.output is None:
             return
         if attempted is None:
@@ -321,12 +348,14 @@ class Rollouts:
             self.evidence.candidate_failed(admitted.split, admitted.caller.tenant, attempted)
 
     def answering(self, admitted: Admitted) -> None:
-        """Note that a stream's first bytes go to the client."""
+        """Pin the session of a request in rollout to the version whose stream now begins at the client."""
         if admitted.split is not None:
             self.splits.answering(admitted.split)
 
     def ended(self, ended: Ended) -> None:
-        """Count the request if it was for a channel in rollout."""
+        """If the request was for a channel in rollout, pin its session to the version that answered, and count the
+        request if its outcome says something about that version.
+        """
         split = ended.admitted.split
         if split is None:
             return
@@ -348,7 +377,7 @@ class Rollouts:
 
 
 def _is_of_base(use: SplitUse) -> bool:
-    """Return True if the rollout is of a pool's base weights, or of an adapter that belongs to those weights."""
+    """Return True if the rollout is of a pool's base weights; the request may be for an adapter of these."""
     return use.model == ModelId(use.control.pool)
 
 

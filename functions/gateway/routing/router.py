@@ -88,7 +88,10 @@ class Router:
         self._zone = zone
 
     def decide(self, admitted: Admitted, tried: Collection[ReplicaId]) -> Prediction | NoReplica:
-        """Return the replica for the request. `tried` are replicas on which it failed already."""
+        """Return the replica for the request with its predicted times, or why there is none.
+
+        `tried` are replicas on which it failed already. Suspected and probed replicas are used only as a last resort.
+        """
         now_s, pool = self._clock(), admitted.model.pool
         self._assume_started(now_s)
         index, status = self._fleet.index(pool), self._fleet.outlier_status(pool, now_s)
@@ -106,7 +109,10 @@ class Router:
     def _decide_with_probed(
         self, admitted: Admitted, index: PoolIndex, status: OutlierStatus, now_s: float
     ) -> Prediction | NoReplica:
-        """Use a replica that is being probed, because no other can serve and waiting would reject every request."""
+        """Return the choice among replicas that are being probed too, because no other can serve the request.
+
+        Waiting for the probe would reject every request.
+        """
         excluded = (status.out - status.probed).union(status.resting_s)
         decision = self._decide(admitted, index, status, excluded, now_s)
         return decision if isinstance(decision, NoReplica) else msgspec.structs.replace(decision, reason="panic")
@@ -149,13 +155,13 @@ class Router:
         load: OwnLoad,
         excluded: Collection[ReplicaId],
     ) -> ReplicaView | NoReplica:
-        """Return the replica that should load an adapter that no replica has."""
+        """Return the replica that should load an adapter that no replica has, or why there is none."""
         if self._other is None:
             return choose_cold(request, pool, policy, load, excluded)
         return self._other.choose_cold(request, self._fleet.index(pool.name), load, excluded)
 
     def _may_rest(self, decision: NoReplica, status: OutlierStatus, admitted: Admitted) -> NoReplica:
-        """Return "told_to_wait" if only resting replicas could serve the request, else the given decision."""
+        """Return "told_to_wait", with the shortest rest in s, if resting replicas could serve it, else the decision."""
         resting_s, model = status.resting_s, admitted.model
         if resting_s and model.is_adapter:
             holders = {row[0] for row in self._fleet.index(model.pool).rows_of(model.engine_name)}
@@ -164,7 +170,10 @@ class Router:
         return NoReplica("told_to_wait", min(waits_s)) if waits_s else decision
 
     def record_sent(self, admitted: Admitted, decision: Prediction) -> InFlightSlot:
-        """Record that an attempt begins."""
+        """Record that an attempt begins: load, cached prompt, conversation's home. Return its slot at the replica.
+
+        If the decision names a replica that should have the adapter too, a copy is requested.
+        """
         now_s, replica_id, model = self._clock(), decision.replica.id, admitted.model
         slot = self.load.add_request(replica_id, admitted.features.prompt_tokens - decision.cached_tokens, now_s)
         if not admitted.stream:
@@ -187,26 +196,29 @@ class Router:
         return slot
 
     def record_first_token(self, slot: InFlightSlot) -> None:
-        """Record the first token of a stream."""
+        """Record a stream's first token: its prompt is computed, and more data is expected from now on."""
         now_s = self._clock()
         self._fleet.record_first_token(slot.replica_id, slot.sent_s, now_s, slot.prefill_tokens)
         self.load.mark_first_token(slot)
         self.silence.expect_bytes(slot, now_s)
 
     def record_over(self, slot: InFlightSlot) -> None:
-        """Record that an attempt is over."""
+        """Record that an attempt is over: free its slot, and expect no more data of it."""
         self.load.remove_request(slot)
         self.silence.stop_expecting(slot)
 
     def ended(self, ended: Ended) -> None:
-        """Record a complete answer of the replica."""
+        """Record a complete answer (200) of the replica; other ends are ignored."""
         if ended.status == 200 and ended.prediction is not None:
             self._fleet.record_answer(ended.prediction.replica.id, ended.sent_s, self._clock())
 
     def record_failure(
         self, replica_id: ReplicaId, failure: AttemptFailure, retry_after_s: float, *, is_evidence: bool
     ) -> float:
-        """Record a failed attempt. Return the seconds for which the replica is out, or 0."""
+        """Record a failed attempt. Return the seconds for which the replica is out, or 0.
+
+        Failures that are evidence eject it, engine errors count as faults, and an overloaded one rests as it asks.
+        """
         now_s = self._clock()
         if is_evidence:
             return self._fleet.eject(replica_id, now_s)
@@ -246,7 +258,7 @@ class Router:
         return assumed_home(conversation.hex(), index, name, is_adapter=name != EVERY, settled=False)
 
     def _assume_started(self, now_s: float) -> None:
-        """Assume at the predicted time that the prompt of an unstreamed answer is computed."""
+        """Record the prompts of unstreamed answers as computed whose predicted (or longest) time has passed."""
         unseen = self._unseen
         while unseen and unseen[0][0] <= now_s:
             slot = heappop(unseen)[2]
@@ -283,7 +295,7 @@ class Router:
         )
 
     def _home(self, admitted: Admitted, index: PoolIndex, conversation: bytes) -> tuple[ReplicaId | None, bool, bool]:
-        """Return the conversation's replica, True if its cache must be empty, and True if this gateway chose it."""
+        """Return the conversation's replica or None, if its cache must be empty, and if this gateway chose it."""
         model = admitted.model
         home = self.homes.home_of(model.pool, conversation)
         if home is None:

@@ -44,7 +44,7 @@ class Silence:
             self._mute.pop(replica_id, None)
 
     def last_bytes_s(self, replica_id: ReplicaId) -> float:
-        """Return the time of the last data from a replica with requests of this gateway."""
+        """Return the monotonic time of the last data from a replica with requests here; -infinity if there is none."""
         return self._heard_s.get(replica_id, _NEVER_S)
 
     def expect_bytes(self, slot: InFlightSlot, now_s: float) -> None:
@@ -58,7 +58,7 @@ class Silence:
             del self._speaking[slot.replica_id]
 
     def quiet_s(self, replica_id: ReplicaId, since_s: float, now_s: float) -> float:
-        """Return the part of the time since `since_s` in which the replica has sent nothing."""
+        """Return the seconds for which the replica has sent nothing, counted from `since_s` at the earliest."""
         return now_s - max(since_s, self._heard_s.get(replica_id, _NEVER_S))
 
     def expects_bytes(self, replica_id: ReplicaId) -> bool:
@@ -69,7 +69,10 @@ class Silence:
         self._mute[replica_id] = None
 
     def mute_replicas(self, in_flight: Collection[ReplicaId], now_s: float) -> list[ReplicaId]:
-        """Return the mute replicas with requests in flight and forget the others. Called a few times a second."""
+        """Return the mute replicas with requests in flight and forget all others. Called a few times a second.
+
+        Those whose streams all brought nothing for MUTE_AFTER_S become mute.
+        """
         for replica_id in [each for each in self._heard_s if each not in in_flight]:
             del self._heard_s[replica_id]
         for replica_id, streams in self._speaking.items():

@@ -65,7 +65,10 @@ class Splits:
         self._served: SessionTable[EngineName, float] = SessionTable(MAX_SERVED)  # until when the session lasts
 
     def place(self, asked: ResolvedModel, split: Split, sender: Sender, ttl_s: float) -> tuple[ResolvedModel, SplitUse]:
-        """Return the version for one request of a channel in rollout. A pin holds for `ttl_s`."""
+        """Return the version for one request of a channel in rollout, and its use of the split.
+
+        A session that has a pin, or that the split pins, is pinned to its group for another `ttl_s`.
+        """
         tenant, session, request_id = sender
         self._models[split.rollout] = split.model
         hashed = session_hash(tenant, session) if session is not None else None
@@ -79,12 +82,12 @@ class Splits:
         return (split.candidate if choice.group == "candidate" else asked), use
 
     def remember_served(self, model: ResolvedModel, tenant: TenantId, session: str, ttl_s: float) -> None:
-        """Remember a session's request for a model without a split."""
+        """Remember for `ttl_s` that the model served this session without a split; 0 remembers nothing."""
         if ttl_s > 0.0:
             self._served.put((model.engine_name, session_hash(tenant, session)), self._clock() + ttl_s)
 
     def _group_of(self, asked: ResolvedModel, split: Split, session: bytes) -> Group | None:
-        """Return the group that the session is pinned to, or control if that served it before the rollout."""
+        """Return the group that the session is pinned to, else control if that served it before, else None."""
         pinned = self.pins.group_of(split.rollout, session)
         if pinned is None and self._clock() < (self._served.get((asked.engine_name, session)) or 0.0):
             return "control"
@@ -98,7 +101,7 @@ class Splits:
             del self._models[rollout]
 
     def expire(self) -> None:
-        """Forget sessions that have been silent for too long. Called a few times a second."""
+        """Forget expired pins, and sessions served without a split that expired. Called a few times a second."""
         now_s = self._clock()
         self.pins.expire()
         self._served.expire(lambda until_s: until_s <= now_s)
@@ -117,7 +120,7 @@ class Splits:
         return use is not None and use.group == "candidate" and not use.held and self._pinned(use) != "candidate"
 
     def fall_back(self, use: SplitUse) -> SplitUse:
-        """Move the request and its session to control, because no replica has the candidate."""
+        """Pin the session to control, because no replica has the candidate; return the changed use of the split."""
         self._hold(use, "control")
         return msgspec.structs.replace(use, group="control", fell_back=True)
 
@@ -125,6 +128,6 @@ class Splits:
         return self.pins.group_of(use.rollout, use.session) if use.session is not None else None
 
     def _hold(self, use: SplitUse, group: Group) -> None:
-        """Pin the session, unless the rollout has ended: it may start again with the same id."""
+        """Pin the session, if there is one, unless the rollout has ended: it may start again with the same id."""
         if use.session is not None and use.rollout in self._models:
             self.pins.pin(use.rollout, use.session, group, use.ttl_s)

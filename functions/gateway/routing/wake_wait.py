@@ -64,7 +64,7 @@ class WakeWait:
         self.told = False  # True once the answer's head and a comment were sent
 
     def start(self, admitted: Admitted, deadline_s: float) -> None:
-        """Wait, or call `failed` immediately if a wait makes no sense."""
+        """Wait for the pool's first replica, or call `failed` immediately if it would be late or too many wait."""
         self._admitted = admitted
         refused = self._wakes.wait(
             self, admitted.model.pool, admitted.caller.tenant, len(admitted.upstream_body), deadline_s
@@ -75,7 +75,7 @@ class WakeWait:
             self._failed(_refusal(refused, admitted), SHED)
 
     def leave(self) -> None:
-        """Stop waiting because the request ends."""
+        """Stop waiting because the request ends. Does nothing if it does not wait."""
         if self._since_s is not None and self._admitted is not None:
             self._over()
             self._wakes.leave(self, self._admitted.model.pool)
@@ -116,7 +116,7 @@ class WakeWait:
 
 
 def _comment(pool: PoolName, expected_s: float | None) -> bytes:
-    """Return a comment line of an event stream, which clients ignore."""
+    """Return an event stream's comment, which clients ignore, that the pool is starting, with the seconds if known."""
     about = f", about {whole_seconds(expected_s)} s more" if expected_s is not None else ""
     return f": the pool {pool} is being started{about}\n\n".encode()
 

@@ -62,7 +62,7 @@ class UsageDelivery:
             await self.write_once()
 
     async def write_once(self) -> None:
-        """Write the sums to disk; if that fails, return them to memory."""
+        """Write a report's rows of the sums to disk; if that fails, return them to memory and log it once."""
         rows = self.sums.pop_rows()
         if not rows:
             return
@@ -82,7 +82,10 @@ class UsageDelivery:
             await asyncio.to_thread(self.deliver)
 
     def deliver(self) -> None:
-        """Deliver all waiting files, and those of processes that have ended; raises NotDelivered."""
+        """Deliver all waiting files to the registry, and those of processes that have ended; raises NotDelivered.
+
+        After a failure the rest waits for the next call.
+        """
         try:
             # complete files first, then the open one, because a process that ends has no later chance
             for _ in range(2):
@@ -98,7 +101,10 @@ class UsageDelivery:
         self.waiting_since_s = None
 
     async def close(self) -> None:
-        """Write and deliver the last usage before the process ends."""
+        """Write and deliver the last usage before the process ends, and close the spool.
+
+        What is not delivered within LAST_DELIVERY_S stays on disk for a successor.
+        """
         await self.write_once()
         try:
             async with asyncio.timeout(LAST_DELIVERY_S):
@@ -128,7 +134,10 @@ class UsageDelivery:
 
 
 def registry_post(client: httpx.Client, bearer: Bearer) -> Callable[[bytes], int]:
-    """Return a function that posts reports to the registry, with the client's address and trust."""
+    """Return a function that posts a report to the registry and returns the status; it raises NotDelivered.
+
+    The client has the registry's address and trust.
+    """
 
     def post(report: bytes) -> int:
         headers = {"authorization": f"Bearer {current_secret(bearer)}", "content-type": "application/json"}

@@ -58,7 +58,7 @@ class Pending:
         self.path.unlink(missing_ok=True)
 
     def set_aside(self) -> None:
-        """Set the file aside for inspection, because the registry will never accept it."""
+        """Rename the file to `.refused`, for inspection, because the registry will never accept it."""
         self.path.rename(self.path.with_suffix(".refused"))
 
 
@@ -79,7 +79,10 @@ class UsageSpool:
         self._compact_at = compact_bytes
 
     def write(self, rows: list[UsageRow]) -> None:
-        """Return once the rows are on disk; after OSError, none of them count."""
+        """Append the rows to the open file and return once they are on disk; after OSError, none of them count.
+
+        Raise SpoolFull if too much waits for the registry already.
+        """
         with self._turn:
             file = self._opened()
             line = msgspec.json.encode(rows) + b"\n"
@@ -100,7 +103,7 @@ class UsageSpool:
             merge(self._rows, rows)
 
     def pending(self) -> list[Pending]:
-        """Return the complete files in order. If there are none, the open file is completed and returned."""
+        """Return the complete files in order; if there are none, complete and return the open file if it has rows."""
         with self._turn:
             whole = self._whole()
             if not whole and self._rows:
@@ -109,7 +112,10 @@ class UsageSpool:
             return whole
 
     def abandoned(self) -> Iterator[list[Pending]]:
-        """Yield the files of each process that has ended, locked so that no other process delivers them meanwhile."""
+        """Yield the files of each process that has ended, locked so that no other process delivers them meanwhile.
+
+        A directory whose files are all gone afterwards is removed.
+        """
         for directory in sorted(self.directory.glob("*/")):
             if directory == self._own or _is_beginning(directory):
                 continue
@@ -163,7 +169,7 @@ class UsageSpool:
         self._compact_at = self._compact_bytes
 
     def _compact(self) -> None:
-        """Rewrite the open file as its sum, atomically."""
+        """Replace the open file, atomically, by one with the sum of its rows."""
         path = self._path(self._sequence)
         fresh = path.with_suffix(".new")
         with fresh.open("wb") as file:
@@ -198,7 +204,7 @@ def _is_beginning(directory: Path) -> bool:
 
 
 def _locked(directory: Path) -> BinaryIO | None:
-    """Return the directory's lock, held until closed, or None if another process holds it."""
+    """Return the directory's lock, held until closed, or None if another process holds it or it cannot be opened."""
     try:
         lock = (directory / "lock").open("wb")
     except OSError:

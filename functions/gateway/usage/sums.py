@@ -61,11 +61,14 @@ class UsageSums:
 
     @property
     def requests(self) -> int:
-        """Return the number of requests in memory only, which are lost if this process is killed now."""
+        """Number of requests in memory only, which are lost if this process is killed now."""
         return sum(row.requests for row in list(self._rows.values()))  # also called by another thread
 
     def count(self, ended: Ended, charged: Charged | None) -> None:
-        """Count one request. On the hot path: calls no function of ours except for the first request of a key."""
+        """Add one ended request, with its cost and the `charged` tokens, to its row. On the hot path.
+
+        A small model's and a prefill's cost are added to rows of their own.
+        """
         admitted, spent, beside = ended.admitted, ended.spent, ended.cascade_spend
         model = admitted.model
         hour = int(self._wall_clock()) // SECONDS_PER_HOUR
@@ -96,7 +99,10 @@ class UsageSums:
             self._count_abandoned_work(ended)
 
     def count_lost_attempt(self, attempt: LostAttempt, now_s: float) -> None:
-        """Count the engine's work (prompt and tokens seen) for an attempt that failed or lost against a faster one."""
+        """Count the engine's work (prompt and tokens seen) for an attempt that failed or lost against a faster one.
+
+        Nothing is counted if it was never connected.
+        """
         admitted = attempt.admitted
         if attempt.connected_s and admitted.route.is_read:
             self._count_lost_attempt(
@@ -104,7 +110,7 @@ class UsageSums:
             )
 
     def count_lost_answer(self, spend: CascadeSpend, admitted: Admitted) -> None:
-        """Count the answer of a small model that was made twice but is paid for once."""
+        """Count as lost the first answer of a small model that answers twice but is paid for once."""
         row, usage = self._row_of(admitted, spend.model), spend.usage
         row.lost_attempts += 1
         row.lost_prompt_tokens += max(0, usage.prompt_tokens - usage.cached_tokens)
@@ -112,12 +118,12 @@ class UsageSums:
         _add_lost(row, spend.model, spend.spent.gpu_seconds)
 
     def pop_rows(self) -> list[UsageRow]:
-        """Remove and return as many rows as fit a report; nearly always all."""
+        """Remove and return the oldest rows, as many as fit a report (REPORT_ROWS); nearly always all."""
         keys = list(islice(self._rows, REPORT_ROWS))
         return [self._rows.pop(key) for key in keys]
 
     def restore_rows(self, rows: Iterable[UsageRow]) -> None:
-        """Add rows back that could not be written."""
+        """Add rows back to the sums that could not be written to disk."""
         merge(self._rows, rows)
 
     def _new_row(self, key: UsageKey) -> UsageRow:
@@ -148,7 +154,7 @@ class UsageSums:
         row.cost += beside.spent.gpu_seconds * model.price_per_accelerator_hour / SECONDS_PER_HOUR
 
     def _count_prefill(self, prefill: PrefillSpend, of_answer: UsageKey) -> None:
-        """Count the cost in the prefill pool's row, at its price; tokens are counted in the answering pool's row."""
+        """Add a prefill's cost to its own pool's row, at that pool's price; tokens are in the answering pool's row."""
         model, spent = prefill.model, prefill.spent
         key = (of_answer[0], of_answer[1], model.id, model.version, model.pool, of_answer[5])
         row = self._rows.get(key) or self._new_row(key)
