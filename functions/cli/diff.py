@@ -64,7 +64,8 @@ def diff(path: Path | None, *, as_json: bool) -> None:
 
 
 def load_or_exit(root: Path, paths: list[Path], *, as_json: bool) -> Loaded:
-    """Return the configuration below `root`. If it has problems, print them and exit with status 1."""
+    """Return the configuration below `root`. If it has problems, print them and exit with status 1; fail if it declares
+    nothing."""
     try:
         loaded = load_directory(paths, relative_to=root if root.is_dir() else root.parent)
     except ConfigInvalid as error:

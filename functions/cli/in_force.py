@@ -46,7 +46,8 @@ def wait_in_force(
 
 
 def is_in_force(row: dict[str, Any], version: str, channel: str | None) -> bool:
-    """Return True if the registry's page of the model's versions reports the version in force. Pure."""
+    """Return True if the registry's page of the model's versions reports the version in force, and `channel`, if set,
+    at it."""
     if channel is not None and row["channels_in_force"].get(channel) != version:
         return False
     return any(each["name"] == version and each.get("in_force") for each in row["versions"])

@@ -52,7 +52,8 @@ def _prometheus(controller: dict[str, Any] | None) -> str | None:
 
 
 def _models(context: CliContext) -> dict[str, Any]:
-    """Return adapters by tier, rollouts and pools; empty if the registry does not answer."""
+    """Return adapters by tier, rollouts, pools and the names of base versions by digest; NO_MODELS if the registry does
+    not answer."""
     try:
         with Registry(context) as registry:
             models = list(registry.pages("/v1/models"))

@@ -90,7 +90,8 @@ def overload_lines(pools: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 
 def failure_lines(tiers: Sequence[Tiers]) -> list[str]:
-    """Return lines for the first adapters that cannot be loaded, with the replica's message."""
+    """Return lines for the first SHOWN_FAILURES adapters that cannot be loaded, with the replica's message, and for the
+    number of the others."""
     failing = {name: words for each in tiers for name, words in each.failing.items()}
     lines = [f"[red]![/] {escape(name)}: {escape(words)}" for name, words in sorted(failing.items())[:SHOWN_FAILURES]]
     more = len(failing) - SHOWN_FAILURES
@@ -143,7 +144,8 @@ def _live(looks: Iterator[FleetPoll], console: Console) -> None:
 
 
 def _polls(registry: Registry, every_s: float) -> Iterator[FleetPoll]:
-    """Poll the fleet for ever. If the registry does not answer, repeat the last result."""
+    """Poll the fleet every `every_s` for ever. If the registry does not answer, repeat the last result; raise if there
+    is none yet."""
     models: list[dict[str, Any]] = []
     last: FleetPoll | None = None
     count = 0

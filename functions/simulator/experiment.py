@@ -174,7 +174,7 @@ def capacity_per_s(
 
 
 def in_time_ratio(outcome: Outcome, slo_s: float) -> float:
-    """Return the share of all requests that had their first token within `slo_s`: the goodput."""
+    """Return the share of all requests that had their first token within `slo_s`: the goodput; 1 without requests."""
     asked = sum(band.asked for band in outcome.bands)
     in_time = sum(band.ttft.count_up_to(slo_s * 1000) for band in outcome.bands)
     return in_time / asked if asked else 1.0

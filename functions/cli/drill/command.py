@@ -90,7 +90,8 @@ def ls(*, as_json: bool) -> None:
 
 
 def play(wanted: DrillRequest) -> None:
-    """Run the drills and show their reports. Fail afterwards if one of them failed."""
+    """Undo what a killed drill left, run the drills and show their reports. Fail afterwards if a check failed or no
+    drill could run."""
     drills = _chosen(wanted)
     context = current_context(clones=True)
     if not context.layout.ca_file.is_file():

@@ -110,7 +110,7 @@ def mended_s(seen: DrillTimeline) -> float | None:
 
 
 def well_from_s(seen: DrillTimeline) -> float | None:
-    """Return the time from which every poll found the fleet well, or None if the last one did not."""
+    """Return the second of the drill from which every poll found the fleet well, or None if the last one did not."""
     since_s: float | None = None
     for look in seen.looks:
         if not look.is_well:

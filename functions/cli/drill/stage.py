@@ -124,7 +124,8 @@ class DrillStage:
     # -- branch, keys, files, windows ---------------------------------------------------------------------------------
 
     def push(self, change: Callable[[Path], None], message: str) -> None:
-        """Change files of the branch and push. Fail with git's message if the push is refused."""
+        """Change files of the branch and push; the journal reverts the commit. Fail with git's message if the push is
+        refused."""
         push_change(self.context.layout.gitops_dir, change, message, lambda commit: self.journal.add(Revert(commit)))
 
     def mint_key(self, key_id: str, limits: Mapping[str, int], scopes: Sequence[str] = ("inference",)) -> str:
@@ -137,7 +138,8 @@ class DrillStage:
         return str(made["key"])
 
     def replace(self, path: Path, content: bytes) -> None:
-        """Replace the content of a file, and keep the old content in a copy next to it."""
+        """Replace the content of a file, and keep the old content in a copy next to it, from which the journal restores
+        it."""
         aside = path.with_name(f"{path.name}.before-drill")
         self.journal.add(PutBack(str(path), str(aside)))
         replace_file(aside, path.read_bytes())

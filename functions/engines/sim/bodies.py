@@ -46,7 +46,7 @@ def _scored(text: str, token_id: int, piece: str, rank: int) -> dict[str, Any]:
 def completion_logprobs(
     ids: Sequence[int], pieces: Sequence[str], *, top: int, offset_chars: int = 0, prompt: bool = False
 ) -> dict[str, Any]:
-    """Return log probabilities in OpenAI's older shape. The first token of a `prompt` has none."""
+    """Return log probabilities in the shape of OpenAI's plain completions. The first token of a `prompt` has none."""
     chosen = [
         None if prompt and index == 0 else _logprob(token, piece, 0)
         for index, (token, piece) in enumerate(zip(ids, pieces, strict=True))

@@ -152,7 +152,8 @@ class LiveEngine:
         self._owners.clear()
 
     def apply_faults(self) -> None:
-        """Apply changed KV cache faults. Enough blocks for one sequence always remain."""
+        """Apply the fault switches of the KV cache: a share of the blocks is withheld, prefixes are not found. Enough
+        blocks for one sequence always remain."""
         faults, blocks, limits = self._faults.now, self.core.scheduler.blocks, self.core.limits
         spared = -(-limits.max_model_len_tokens // limits.block_size_tokens)
         blocks.withheld_blocks = min(int(faults.kv_held_ratio * blocks.num_blocks), blocks.num_blocks - spared)

@@ -33,7 +33,7 @@ class EngineRefusal(Exception):
 
 
 def invalid(message: str, *, param: str | None = None, value: object = None, late: bool = False) -> EngineRefusal:
-    """Return the refusal of a request that fails vLLM's own checks (after the schema's)."""
+    """Return the refusal (400) of a request that fails vLLM's own checks, which come after the schema's."""
     extras = [f"parameter={param}"] if param is not None else []
     extras += [f"value={value}"] if value is not None else []
     text = f"{message} ({', '.join(extras)})" if extras else message
@@ -41,7 +41,7 @@ def invalid(message: str, *, param: str | None = None, value: object = None, lat
 
 
 def malformed(message: str, *, param: str | None) -> EngineRefusal:
-    """Return the refusal of a request that fails the schema."""
+    """Return the refusal (400) of a request that fails the schema."""
     return EngineRefusal(message, kind="Bad Request", status=HTTPStatus.BAD_REQUEST, param=param)
 
 
@@ -85,5 +85,5 @@ def _unavailable(message: str) -> EngineRefusal:
 
 
 def _without_paths(message: str) -> str:
-    """Remove file paths, which vLLM does not disclose to clients."""
+    """Return the message with `<path>` for each file path, because vLLM discloses none to clients."""
     return _PATH.sub("<path>", message)

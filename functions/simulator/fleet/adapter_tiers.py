@@ -199,5 +199,6 @@ class ReplicaAdapterTiers:
 
 
 def _digest_of(name: EngineName) -> Digest:
-    """Return the digest, whose first digits end the engine's name of an adapter."""
+    """Return the end of the engine's name of an adapter, the first digits of its digest, as the simulation's digest of
+    it."""
     return Digest(name.rpartition("@")[2])

@@ -67,7 +67,8 @@ class PrefixCache:
         return (there - here) * self.block_tokens
 
     def cached_tokens(self, blocks: Sequence[int], prompt_tokens: int, reloaded_tokens: int = 0) -> int:
-        """Count a lookup and return the cached tokens, including `reloaded_tokens` from host memory."""
+        """Count a lookup and return the cached tokens, including `reloaded_tokens` from host memory; at most all but
+        one."""
         tokens = self.peek(blocks, prompt_tokens)
         more = min(reloaded_tokens, prompt_tokens - 1 - tokens)
         self.asked_tokens += prompt_tokens

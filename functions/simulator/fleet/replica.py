@@ -171,7 +171,8 @@ class Replica:
         return min(1.0, max(0.0, self.engine.kv_tokens / self.profile.kv_tokens))
 
     def heartbeat(self, now_s: float) -> Heartbeat:
-        """Return the heartbeat for now; the engine must have been advanced to this time."""
+        """Measure the engine, unless it is frozen, and return the heartbeat for now; it must have been advanced to this
+        time."""
         engine, adapters = self.engine, self.adapters
         if not engine.is_frozen:
             self._measure()

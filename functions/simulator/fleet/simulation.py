@@ -146,11 +146,12 @@ class Simulation:
         return tuple(replica.id for replica in self.lifecycle.starting(pool))
 
     def replica_ids(self) -> tuple[ReplicaId, ...]:
-        """Return the replicas of all pools in all states, except those that are gone."""
+        """Return the ids of the replicas of all pools in all states, except those that are gone."""
         return tuple(self.lifecycle.replicas)
 
     def signals(self, pool: PoolName) -> PoolSignals:
-        """Return the signals of the last `signals_s`, with the delay of gateways' reports."""
+        """Return the pool's signals of the last `signals_s`, with the delay of gateways' reports; the demand that wakes
+        a pool has no delay."""
         setting = self.setting
         known_s = self.events.now_s - setting.signals_delay_s
         counts = self.lifecycle.counts(pool)

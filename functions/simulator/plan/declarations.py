@@ -55,7 +55,7 @@ def declarations_of(loaded: Loaded) -> tuple[PoolDeclaration, ...]:
 
 
 def arguments_of(declaration: PoolDeclaration) -> dict[str, str]:
-    """Return every option with its last value; `on` for an option without a value."""
+    """Return every option, with dashes for underscores, and its last value; `on` for an option without a value."""
     found: dict[str, str] = {}
     args = declaration.args
     for index, argument in enumerate(args):

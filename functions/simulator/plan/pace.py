@@ -54,7 +54,8 @@ class PoolShare:
 def shares_of(
     pools: Sequence[PlannedPool], sample: Sequence[WorkloadRequest], block_tokens: int, load: Load
 ) -> tuple[PoolShare, ...]:
-    """Return the shares of pools that may have replicas and in which some tenant's requests start."""
+    """Return the rate of requests that gives each pool its load, of pools that may have replicas and in which some
+    tenant's requests start."""
     return tuple(
         PoolShare(pool, load.at(pool.name) * pool.most / request_work_s(pool.engine.profile, sample, block_tokens))
         for pool in pools

@@ -45,7 +45,8 @@ class Chosen:
 
 
 def choose_engine(declaration: PoolDeclaration) -> Chosen:
-    """Return the engine of one pool; raise EngineImpossible if its arguments contradict each other."""
+    """Return the engine of one pool: the profile that its annotation names, else one for its model and hardware. Raise
+    EngineImpossible if it would not start or cannot be determined."""
     annotations = declaration.service.metadata.annotations
     named = annotations.get(PROFILE_ANNOTATION)
     if named is not None and named not in PROFILES:

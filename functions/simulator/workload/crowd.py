@@ -196,7 +196,8 @@ class _Adapters:
         self._risen: list[float] = np.cumsum((np.arange(most) + 1.0) ** -crowd.adapter_zipf).tolist()
 
     def of(self, tenant: int, use: float, which: float) -> int | None:
-        """Return the adapter of a tenant's chat, or None, from two random numbers between 0 and 1."""
+        """Return the adapter of a tenant's chat, or None for the base model, from two random numbers between 0 and
+        1."""
         if use >= self._use_ratio or tenant >= self._adapters:
             return None
         known = self._known(tenant)
@@ -221,7 +222,8 @@ def log_normal_tokens(normal: float, median: int, width: float, most: int) -> in
 
 
 def spread(counts: Ints, cvs: Floats, rng: np.random.Generator) -> Arrivals:
-    """Return arrivals in one window (see the module); `counts` and `cvs` are by sender."""
+    """Return arrivals, in order, at times from 0 to 1 of one window (see the module); `counts` and `cvs` are by
+    sender."""
     senders = np.flatnonzero(counts > 0)
     rows = counts[senders] + 1
     if not len(senders):
