@@ -87,7 +87,8 @@ def _check_files(directory: Path, text_max_bytes: int) -> None:
 
 
 def _check_text(path: Path, name: str, max_bytes: int) -> None:
-    """Raise ArtifactRefused unless the file is UTF-8 without NUL, which archives, pickles and programs are not."""
+    """Raise ArtifactRefused if the file is over `max_bytes`, is not UTF-8 or holds a NUL, as archives, pickles and
+    programs do."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     size_bytes = 0
     with directories.open_plain(path) as file:

@@ -58,7 +58,7 @@ class BaseFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return target in self.modules or any(module.endswith("." + target) for module in self.modules)
 
     def targets(self) -> tuple[str, ...]:
-        """Return the distinct last parts of all module names, for messages about `target_modules`."""
+        """Return the distinct last parts of all module names, sorted, for messages about `target_modules`."""
         return tuple(sorted({module.rpartition(".")[2] for module in self.modules}))
 
 
@@ -196,7 +196,8 @@ def _features(tensor: str, entry: dict[str, Any]) -> tuple[int, int] | None:
 
 
 def _read_header(path: Path) -> dict[str, Any]:
-    """Read the safetensors header of a base model. Every dtype is accepted, since only names and shapes are used."""
+    """Return the safetensors header of a base model as a dict. Every dtype is accepted, since only names and shapes are
+    used. Raise ArtifactRefused if it is not a JSON object."""
     with directories.open_plain(path) as file:
         prefix = file.read(8)
         if len(prefix) < 8:

@@ -220,7 +220,8 @@ def _pointed(store: S3Store, pointer_key: str) -> bytes | None:
 
 
 def _journal(pushing: _Push, chunk_bytes: int) -> dict[tuple[str, str, int], Hashed]:
-    """Return the journal's entries by path, tag and size; empty if there is none for this chunk size."""
+    """Return the entries that an interrupted push has journaled, by path, tag and size; empty if there is no journal
+    for this chunk size, or no readable one."""
     try:
         found = msgspec.json.decode(pushing.store.read_small(pushing.journal_key, _JOURNAL_MAX_BYTES), type=Journal)
     except (ArtifactMissing, ArtifactCorrupt, msgspec.DecodeError, UnicodeDecodeError):

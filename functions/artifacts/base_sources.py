@@ -87,7 +87,7 @@ def parse_source_uri(uri: str) -> tuple[str, str]:
 
 
 def read_whole(source: WeightSource, path: str, size_bytes: int) -> bytes:
-    """Read a small file; raise ArtifactError if its size is no longer `size_bytes`."""
+    """Return the content of a small file; raise ArtifactError if its size is no longer `size_bytes`."""
     content = source.read(path, 0, size_bytes + 1)
     if len(content) != size_bytes:
         raise ArtifactRefused(f"{path} changed while it was being read; push again")

@@ -58,7 +58,7 @@ class ArtifactCache:
         return self.root / "partial" / manifests.hex_of(digest)
 
     def held(self, digest: Digest) -> bool:
-        """Return True if the artifact is cached, without reading it."""
+        """Return True if the artifact is cached, unverified: only its manifest file is looked for."""
         return (self.path_of(digest) / MANIFEST_NAME).is_file()
 
     def verified(self, digest: Digest, limits: ManifestLimits = MODEL_LIMITS) -> Path | None:
@@ -209,7 +209,8 @@ class ArtifactCache:
         return now_unix_s - changed_unix_s > PARTIAL_KEPT_S or (self._digests / partial.name).exists()
 
     def _remove_partial(self, path: Path) -> bool:
-        """Remove an unfinished fetch. Return False if a process still fetches into it."""
+        """Remove an unfinished fetch and return True. Return False if a process still fetches into it, or if it could
+        not be removed."""
         with self._try_lock(path.name) as alone:
             return alone and _removed(path)
 
@@ -247,7 +248,8 @@ class ArtifactCache:
         shutil.rmtree(self._moved_aside(path), ignore_errors=True)
 
     def _moved_aside(self, path: Path) -> Path:
-        """Return the new folder in the trash that holds the directory; the folder is empty if there was none."""
+        """Move the directory into a new folder in the trash and return that folder, which is empty if there was no
+        directory. Raise CacheFailed."""
         trash = self.root / "trash"
         try:
             trash.mkdir(parents=True, exist_ok=True)

@@ -56,7 +56,8 @@ class Companion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     size_bytes: Annotated[int, msgspec.Meta(ge=0)]
 
     def fits(self, wanted: str) -> bool:
-        """Return True if the companion matches `ENGINE/ACCELERATOR`, or either alone; an empty text matches any."""
+        """Return True if `wanted` is this companion's `ENGINE/ACCELERATOR`, its engine alone, its accelerator alone, or
+        empty."""
         return set(filter(None, wanted.split("/"))) <= {self.engine, self.accelerator}
 
 

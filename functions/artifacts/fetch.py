@@ -69,8 +69,8 @@ def fetch(
     clock: Callable[[], float] = time.monotonic,
     on_fetch: Callable[[], None] = lambda: None,
 ) -> Path:
-    """Return the artifact's verified directory in the cache, fetching it if necessary. `on_fetch` is called before a
-    fetch."""
+    """Return the artifact's verified directory in the cache, fetching it from `store` if it is missing or corrupt
+    there. `on_fetch` is called before a fetch. Raise ArtifactError if that fails or takes longer than `timeout_s`."""
     cached = from_cache(cache, digest, limits)
     if cached is not None:
         return cached

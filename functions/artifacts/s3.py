@@ -126,7 +126,7 @@ class S3Store:
             raise unavailable("bucket " + self.bucket, error) from error
 
     def size_of(self, key: str) -> int | None:
-        """Return the object's size in bytes, or None if it does not exist."""
+        """Return the object's size in bytes, or None if it does not exist. Raise StoreUnavailable."""
         try:
             return self._client.head_object(Bucket=self.bucket, Key=key)["ContentLength"]
         except ClientError as error:

@@ -81,8 +81,8 @@ class TokenizerCache:
         return directory
 
     def obtain(self, store: S3Store, digest: Digest, in_use: Collection[Digest]) -> Path:
-        """Return the base's directory, fetching it if needed; raise ArtifactError. Bases not `in_use` may be deleted
-        for it."""
+        """Return the directory with the base's tokenizer, fetching it if it is missing or damaged; raise ArtifactError.
+        Bases not `in_use` may be deleted for it."""
         found = self.held(digest)
         if found is not None:
             return found
@@ -102,7 +102,8 @@ class TokenizerCache:
             raise CacheFailed(f"{digest} cannot be written to the disk: {error.strerror}") from error
 
     def _put_in_place(self, made: Path, digest: Digest) -> Path:
-        """Rename over a damaged directory; if another process has installed a sound one, use that."""
+        """Rename the made directory over a missing or damaged one and return its path; if another process has installed
+        a sound one, use that."""
         directory = self._root / manifests.hex_of(digest)
         if self.held(digest) is None:
             shutil.rmtree(directory, ignore_errors=True)

@@ -212,8 +212,8 @@ _ACTIVE = rollouts.Filter(active=True)
 async def active_stages(
     services: RegistryServices, request: Request, check: Callable[[Request], None]
 ) -> Mapping[str, int]:
-    """Return the stage of each active rollout by model, for at most ROLLOUTS_MAX. Empty if `check` rejects the request,
-    or if the database does not answer soon."""
+    """Return the stage by model of its active rollout that is furthest, counted from 1 (0 while loading), for at most
+    ROLLOUTS_MAX. Empty if `check` rejects the request, or if the database does not answer soon."""
     try:
         check(request)
         async with asyncio.timeout(WAIT_S):

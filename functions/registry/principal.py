@@ -75,8 +75,8 @@ class Authenticator:
         return Principal(found.tenant, f"key:{found.key_id}", found.scopes)
 
     async def reader(self, request: Request) -> AsyncIterator[Principal]:
-        """Admit the operator, or a tenant's key with the scope `models:read`. The request counts as one of its tenant's
-        open requests until it ends; 429 if there are too many, or too many a second."""
+        """Admit the operator, or a tenant's key with the scope `models:read` or `models:write`. The request counts as
+        one of its tenant's open requests until it ends; 429 if there are too many, or too many a second."""
         principal = _with_scope(self.identify_caller(request), "models:read")
         with self.readers.admit_request(principal.tenant):
             yield principal

@@ -119,8 +119,8 @@ class DiskTier:
         self._leased_s = now_s
 
     def tend(self) -> Disk:
-        """Evict down to `max_bytes` if the cache is nearly full, sparing leased artifacts, mark those leased here as
-        used, and return what is left."""
+        """Evict down to `max_bytes` if the cache is nearly full, sparing artifacts that are leased by any agent or were
+        used in the last IN_HAND_S seconds; mark those leased here as used, and return what is left."""
         held = self.cache.digests()
         if sum(artifact.size_bytes for artifact in held) > self.max_bytes * _NEARLY_FULL_RATIO:
             self._evict([artifact.digest for artifact in held])

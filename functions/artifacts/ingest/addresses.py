@@ -83,7 +83,8 @@ def resolve(
 
 
 def is_allowed(address: Address, networks: tuple[IPv4Network | IPv6Network, ...] = ()) -> bool:
-    """Return True if `address` is global unicast or lies in a network that the operator allowed."""
+    """Return True if `address` is global unicast or lies in a network that the operator allowed. IPv6 addresses that
+    embed an IPv4 one are judged by that one."""
     if any(address in network for network in networks):
         return True
     if isinstance(address, IPv4Address):

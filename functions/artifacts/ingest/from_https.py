@@ -101,7 +101,8 @@ def _check_status(status: int, place: HttpsSource, name: str) -> None:
 
 
 def _check_headers(response: httpcore.Response, file: _RemoteFile) -> int | None:
-    """Return the announced size, if any; raise ArtifactRefused for an encoded or too large body."""
+    """Return the body size in bytes that the response announces, or None; raise ArtifactRefused for an encoded or too
+    large body."""
     headers = {name.lower(): value for name, value in response.headers}
     encoding = headers.get(b"content-encoding", b"identity").strip().lower()
     if encoding not in (b"", b"identity"):

@@ -220,7 +220,8 @@ class Ingest:
 
     @contextmanager
     def upload(self, tenant: TenantId | None = None) -> Iterator[Upload]:
-        """Yield an upload for the caller to write files into. Unfinished files are discarded at the end."""
+        """Yield an upload for the caller to write files into and to finish. Files that it has not published are
+        discarded at the end."""
         with self._session(), self._staged(tenant) as (_, upload):
             try:
                 yield upload
@@ -307,6 +308,6 @@ class Ingest:
 
 
 def object_keys(digest: Digest, manifest: Manifest) -> frozenset[str]:
-    """Return the keys of all objects that an artifact consists of."""
+    """Return the store keys of all objects that an artifact consists of: its manifest and its chunks."""
     chunks = {chunk_key(chunk.sha256) for chunk in manifest.chunks()}
     return frozenset({manifest_key(manifests.hex_of(digest)), *chunks})

@@ -34,7 +34,7 @@ class ChunkShelf:
             self._assemblies[assembly.digest] = assembly
 
     def remove(self, digest: Digest) -> None:
-        """Forget an assembly that has ended, with success or not."""
+        """Stop serving chunks of an assembly that has ended, with success or not."""
         with self._lock:
             self._assemblies.pop(digest, None)
 
@@ -96,5 +96,6 @@ class ChunkShelf:
 
 
 def bits_of(have: bytes) -> int:
-    """Return the bitmap for one byte per chunk, 1 if it is present."""
+    """Return the bitmap, as an integer with bit 0 for the first chunk, for one byte per chunk that is 1 if it is
+    present."""
     return int(have[::-1].translate(_BITS) or b"0", 2)
