@@ -144,7 +144,8 @@ def _place(entry: AnyEntry | Removed) -> tuple[str, str]:
 
 
 def _lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield lines without their ends; SnapshotInvalid if the last one has no end."""
+    """Yield the lines of a document without their ends; SnapshotInvalid if the last one has no end or the document is
+    too large."""
     rest: Sequence[bytes] = ()
     size_bytes = 0
     for chunk in chunks:

@@ -167,7 +167,8 @@ class RegionBus:
             raise BusUnavailable(str(error)) from error
 
     async def charge(self, region: str, used: Used, *, is_whole: bool) -> int | None:
-        """Charge here what another region granted since its last charge; return millionths of all limits together.
+        """Charge here what another region granted since its last charge; return the sum of the charged millionths of
+        all limits.
 
         `is_whole`: `used` was read from the beginning. Return None, without any change, if that is required and it
         was not. Raises BusUnavailable.

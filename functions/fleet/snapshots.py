@@ -139,8 +139,8 @@ class SnapshotFollower:
         return max(0.0, self._wall_clock() - self.confirmed_unix_s)
 
     def handle_notice(self, notice: SnapshotNotice) -> None:
-        """Restart the poll soon if the notice is for this process and a later epoch. It waits NEWS_GRACE_S, because the
-        response to the poll in flight is usually on its way."""
+        """Make the poll in flight restart soon if the notice is for this process and a later epoch. It waits
+        NEWS_GRACE_S, because the response to that poll is usually on its way."""
         concerns_us = self._pool is None or ALL_POOLS in notice.pools or self._pool in notice.pools
         waiting = self._waiting
         if (

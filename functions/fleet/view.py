@@ -264,8 +264,8 @@ class FleetView:
                 self.outliers.record_answer(known.view.pool, replica_id, sent_s, now_s)
 
     def note_adapter(self, replica_id: ReplicaId, name: EngineName, now_s: float) -> None:
-        """Record that the replica's agent has reported a loaded adapter. Heartbeats include it from the next but one
-        on."""
+        """Record for a limited time that the replica's agent has reported a loaded adapter, before heartbeats include
+        it, which they do from the next but one on."""
         known = self._known.get(replica_id)
         if known is not None and (name in known.noted or len(known.noted) < _MAX_NOTED):
             known.noted[name] = now_s + NOTED_FOR_S
@@ -283,7 +283,8 @@ class FleetView:
             self._put(known.view)
 
     def retract_adapter(self, replica_id: ReplicaId, name: EngineName) -> None:
-        """Withdraw a noted adapter: the replica's engine does not know it, despite its agent's report."""
+        """Withdraw an adapter recorded by `note_adapter`: the replica's engine does not know it, despite its agent's
+        report."""
         known = self._known.get(replica_id)
         if known is not None and known.noted.pop(name, None) is not None:
             adapters = known.plain.adapters.union(known.noted)

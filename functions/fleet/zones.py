@@ -55,7 +55,8 @@ async def fetch_zone(
     asked: tuple[ZoneSubject, str],
     take: Callable[[str], None],
 ) -> None:
-    """Request the zone with increasing pauses until it is known, pass it to `take`, then return."""
+    """Request the zone of a node or pod from the registry, with increasing pauses, until it is known; pass it to
+    `take`, then return."""
     tries = 0
     while True:
         zone = await _request_zone(client, registry_url.rstrip("/") + ZONES_PATH, token, asked)

@@ -86,7 +86,8 @@ class Shipping:
             self._thread.join(within_s)
 
     def count_lost(self, path: Path) -> None:
-        """Count the unsent rows of a file that is about to be removed."""
+        """Count the unsent rows of a file that is about to be removed as dropped, and log a warning if there are
+        any."""
         place = self._read_offsets().get(path.name, FileOffsets())
         try:
             with path.open("rb") as file:

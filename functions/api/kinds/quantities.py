@@ -46,8 +46,8 @@ def duration_s(text: str) -> float:
 
 
 def duration_text(milliseconds: int) -> str:
-    """Return the canonical text: the largest unit in which the number is whole and at least 2, so 60s, 3m, 15m, 60m,
-    2h. Whole seconds are never written in milliseconds: 1000 ms are `1s`."""
+    """Return milliseconds as canonical text: the largest unit in which the number is whole and at least 2, so 60s, 3m,
+    15m, 60m, 2h. Whole seconds are never written in milliseconds: 1000 ms are `1s`."""
     for unit, size_ms in (("h", 3_600_000), ("m", 60_000)):
         if milliseconds % size_ms == 0 and milliseconds >= 2 * size_ms:
             return f"{milliseconds // size_ms}{unit}"

@@ -131,8 +131,7 @@ class ReturnTimes:
         return wait_s
 
     def has_due_place(self, until_s: float, now_s: float) -> bool:
-        """Return True if another request's place is due by `until_s`, so that a request without a place should not
-        wait."""
+        """Return True if a reserved place is due by `until_s`, so that a request without a place should not wait."""
         self._forget(now_s)
         return any(due_s <= until_s for due_s, _ in islice(self._places.values(), 1))
 

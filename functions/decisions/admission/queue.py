@@ -164,8 +164,8 @@ class Admission:
         return Refuse("queue_timeout", self._assign_return_time(ticket, flow, now_s))
 
     def _expire(self, flow: Flow, ticket: Ticket, now_s: float) -> None:
-        """End a late ticket without an answer. It lowers the wait tolerance, and marks the pool as full, if it had the
-        band's whole time and waited for the pool."""
+        """Remove a late ticket from the queue as over; the caller rejects it. It lowers the wait tolerance, and marks
+        the pool as full, if it had the band's whole time and waited for the pool."""
         if not flow.parked and ticket.deadline_s - ticket.arrived_s > 0.99 * self.rules[ticket.band].max_wait_s:
             self.tolerance[ticket.band].record_late()
             self.drain.mark_full(now_s)

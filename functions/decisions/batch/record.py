@@ -129,7 +129,8 @@ def claimed(record: BatchRecord, owner: str, now_s: int) -> BatchRecord:
 
 
 def unnamed_files(record: BatchRecord) -> list[str]:
-    """Return ids of files that its owners may have written and the final record does not name."""
+    """Return the ids of output and error files that any claim's owner may have written and the final record does not
+    name."""
     mine = (record.output_file_id, record.error_file_id)
     named = {one for one, is_there in zip(mine, (record.has_output, record.has_errors), strict=True) if is_there}
     written = (_file_of_claim(file_id, claim) for claim in range(1, record.claims + 1) for file_id in mine)

@@ -122,8 +122,8 @@ class PeerBook:
     def record_failure(
         self, address: str, chunk: int, failure: PeerFailure, now_s: float, *, after_s: float, found: str
     ) -> None:
-        """Record a failure: a corrupt chunk bans the peer, a busy one is used again in `after_s`, one that lacks the
-        chunk no longer counts as its holder, and after any other failure the peer is used later."""
+        """Record a failure: a corrupt chunk bans the peer, a busy one is used again in `after_s`, and after any other
+        failure it is used later. One that lacks the chunk no longer counts as its holder."""
         peer = self._peers.get(address)
         if failure is PeerFailure.CORRUPT:
             self._ban(Ban(address, chunk, found, now_s + self.ban_s), now_s)

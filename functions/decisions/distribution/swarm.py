@@ -255,7 +255,8 @@ class Swarm:
 
 
 def reader_rank(me: str, others: list[str], chunk: int) -> int:
-    """Return this node's rank (0: first) among the nodes that may read a chunk from the store, by rendezvous hash.
+    """Return this node's rank (0: it reads first) among the nodes that may read a chunk from the store, by rendezvous
+    hash.
 
     Nodes that know the same peers agree on the order. A node that is not known to all shifts only its own chunks.
     Worked example (test_every_chunk_has_one_first_reader): of 3 nodes exactly one has rank 0 for each chunk, and each

@@ -179,7 +179,7 @@ def _still_ready(seen: EngineHealth, evidence: Evidence, now_s: float, policy: H
 
 
 def _proven_since(seen: EngineHealth, evidence: Evidence) -> bool:
-    """Return True if a probe was answered after the phase began, and /health answers too."""
+    """Return True if the latest probe was answered after the present phase began, and /health answers too."""
     return evidence.health == "ok" and evidence.probe.state == "answered" and evidence.probe.ended_s > seen.since_s
 
 

@@ -58,7 +58,8 @@ class ReloadRate:
 
 
 def observe(rate: ReloadRate, counters: ReloadCounters, declared: DeclaredReload, *, has_host: bool) -> ReloadRate:
-    """Return the estimate after another sample. Sums that fell mean a restarted engine and change nothing."""
+    """Return the estimate of an engine's reload time per token after another sample. Sums that fell mean a restarted
+    engine and change nothing."""
     last, seen = rate.last, replace(rate, has_host=has_host, last=counters)
     if last is None or counters.tokens <= last.tokens or counters.load_s < last.load_s:
         return seen

@@ -199,8 +199,8 @@ class AccountLease:
         return None
 
     def units_to_request(self, account: LimitedAccount, costs: Costs, place: int) -> dict[int, int]:
-        """Return what one request, whose costs have been spent, must request from the bus: by dimension, in units or
-        places.
+        """Return what one request, whose costs have been spent, must request from the bus now, by dimension, in units
+        or places; empty if this gateway holds enough.
 
         `place` is the number of requests in flight after its entry. Each concurrent request asks for places up to its
         own, so that as many are admitted as there are places.

@@ -137,7 +137,7 @@ def _can_serve_share(percent: int, where: Residency) -> bool:
 
 
 def alpha_of(rollout: Rollout) -> float:
-    """Return each condition's share of the rollout's false-alarm rate."""
+    """Return the share of the rollout's false-alarm rate that each of its halt conditions may use."""
     conditions = sum(len(stage.auto_halt) for stage in rollout.policy.stages)
     return max(1e-12, rollout.policy.false_alarm_ratio / max(1, conditions))
 
@@ -171,7 +171,7 @@ def _obstacles(
     now_unix_s: float,
     patience: RolloutTimeouts,
 ) -> Iterator[str]:
-    """Yield the reasons why the stage does not pass, the most important first."""
+    """Yield the reasons why the stage does not pass yet, the most important first; none if it passes."""
     heard, least = evidence.heard_unix_s, rollout.policy.min_requests
     if heard is None:
         yield "no gateway has reported yet"

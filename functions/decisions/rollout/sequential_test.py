@@ -51,7 +51,7 @@ def log_weight(events: float, trials: float, limit_ratio: float) -> float:
 
 
 def upper_bound(events: float, trials: float, alpha: float) -> float:
-    """Return an upper bound of the rate with confidence 1 - alpha; 1 if there is none.
+    """Return an upper bound of the rate of `events` in `trials` with confidence 1 - alpha; 1 if there is none.
 
     It is the smallest rate p for which "at least p of all" is refuted: the weight of the non-events grows with p.
     """
@@ -68,7 +68,7 @@ def upper_bound(events: float, trials: float, alpha: float) -> float:
 
 
 def lower_bound(events: float, trials: float, alpha: float) -> float:
-    """Return a lower bound of the rate with confidence 1 - alpha; 0 if there is none."""
+    """Return a lower bound of the rate of `events` in `trials` with confidence 1 - alpha; 0 if there is none."""
     return 1 - upper_bound(trials - events, trials, alpha)
 
 

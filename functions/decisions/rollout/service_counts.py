@@ -36,7 +36,7 @@ class ServiceReplicas:
 
     @property
     def ready_of_asked(self) -> int:
-        """Ready replicas, at most those requested: a replica that is ending may still report ready."""
+        """Number of ready replicas, at most those requested: a replica that is ending may still report ready."""
         return min(self.ready, self.asked)
 
 

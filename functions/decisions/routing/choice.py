@@ -76,7 +76,8 @@ EVICTION_MS = 3_000.0  # duration of a withdrawal (`AdapterPolicy.withdraw_s`)
 def copy_elsewhere(
     request: RouteRequest, pool: PoolIndex, best: Prediction, load: OwnLoad, excluded: Collection[ReplicaId]
 ) -> ReplicaId | None:
-    """Return the replica where a second copy would answer sooner than the best holder, or None."""
+    """Return the replica where loading a second copy of the adapter and answering would take less time than at the best
+    holder, or None."""
     if best.total_ms <= DISK_MS:
         return None
     holders = pool.holders.get(request.engine_name, ())
@@ -190,7 +191,8 @@ def route(
 
 
 def fair_share(predictions: Sequence[Prediction], policy: RoutingEntry) -> int:
-    """Return the number of outstanding requests at which a replica receives no more."""
+    """Return the number of outstanding requests from which on a replica receives no more, given the predictions of all
+    candidates."""
     return _share(sum(prediction.outstanding for prediction in predictions), len(predictions), policy)
 
 
