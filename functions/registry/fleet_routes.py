@@ -51,8 +51,8 @@ def fleet_routes(fleet: FleetWatch, credentials: RoleCredentials) -> APIRouter:
 
     @router.get("/v1/fleet", dependencies=controller)
     async def replicas() -> dict[str, Any]:
-        """Replicas by id, and the controller's verdicts; `age_s` is the seconds since the last heartbeat. Without the
-        bus the last view stays."""
+        """Replicas by id, and the controller's verdicts; `age_s` is the seconds since the last heartbeat. Silent
+        replicas are left out, unless most of the fleet is silent: then the last view stays."""
         return {
             "object": "list",
             "bus_connected": fleet.bus_connected,
