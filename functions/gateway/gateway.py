@@ -123,7 +123,10 @@ class Gateway:
             )
 
     def _quota_decided(self, exchange: RequestExchange, sink: Sink, refused: RequestRejected | None) -> None:
-        """Start the request, or reject it if the missing quota was not granted."""
+        """Start the request, or reject it if the missing quota was not granted.
+
+        Do nothing if it has ended meanwhile; end it if its deadline has passed.
+        """
         if exchange.ended:  # the client left in the meantime
             return
         if refused is None:

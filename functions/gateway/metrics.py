@@ -183,7 +183,7 @@ class Metrics:
         self._quota.labels(dimension).inc()
 
     def ended(self, ended: Ended) -> None:
-        """Record an admitted request that has ended."""
+        """Record an admitted request that has ended: status, times, tokens, and its rollout, cascade and prefill."""
         admitted, timeline, usage = ended.admitted, ended.timeline, ended.usage
         pool = admitted.model.pool
         model = self._models.label(admitted.model.id)

@@ -86,7 +86,7 @@ class PoolActivity:
         slot.overflow += is_overflow(reason, is_batch=service_class == "batch")
 
     def degraded(self, pool: PoolName) -> None:
-        """Count a request that another pool answers instead of this one."""
+        """Count a request as degraded in this pool, because another pool answers it."""
         self._slot(pool).degraded += 1
 
     # prefill pools, which are used only by `request.split`

@@ -56,7 +56,7 @@ class QueuedRequest(Protocol):
     ticket: PoolTicket | None  # set from submission until the request leaves the pool
 
     def dispatched(self) -> None:
-        """Route the request, because there is capacity."""
+        """Route the request to a replica: the queue calls this when there is capacity for it."""
 
     def turned_away(self, answer: ErrorAnswer, reason: str) -> None:
         """Handle the rejection: there is no capacity in time. `reason` is a label of shoal_shed_total."""
@@ -217,7 +217,7 @@ class AdmissionQueues:
             self.pools.arrived(admitted.model.pool, tokens, deferrable=is_batch, requests=requests)
 
     def is_overloaded(self, pool: PoolName) -> bool:
-        """Return True if any step of the pool's overload ladder is active."""
+        """Return True if any step of the pool's overload ladder is active; False for a pool without recent requests."""
         pool_queue = self._pool_queues.get(pool)
         return pool_queue is not None and bool(pool_queue.ladder.rungs.on)
 

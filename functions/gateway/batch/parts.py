@@ -99,7 +99,7 @@ class ResultParts:
         self._is_stopped = True
 
     def resume(self) -> None:
-        """Allow another round of lines; `write_until_stopped` must follow."""
+        """Undo `stop` for another round of lines; `write_until_stopped` must be called after it."""
         self._is_stopped = False
 
     async def write(self) -> None:

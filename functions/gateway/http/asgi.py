@@ -145,7 +145,7 @@ def _add_health(app: FastAPI, gateway: Gateway) -> None:
     @app.head("/readyz", include_in_schema=False)
     @app.get("/readyz")
     async def readyz() -> JSONResponse:
-        """Report 200 if the gateway is ready, else 503 and the reason: no recent snapshot, no ready replica, a drain.
+        """Report 200 if the gateway is ready, else 503 and the reason, like a drain, no snapshot or no ready replica.
 
         A fleet with pools that may scale to zero needs no ready replica. The answer names the snapshot.
         """

@@ -30,7 +30,7 @@ class Handover:
         self._door: socket.socket | None = None
 
     def open(self) -> None:
-        """Listen for a successor, replacing the predecessor's socket."""
+        """Listen for a successor on a Unix socket at this path, which replaces the predecessor's."""
         self._path.unlink(missing_ok=True)
         door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         door.setblocking(False)

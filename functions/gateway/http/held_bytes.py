@@ -119,7 +119,7 @@ class HeldBytes:
 
     @property
     def unread_bytes(self) -> int:
-        """Held bytes that clients have not read."""
+        """Bytes of answers of all counted readers (`add_waiting`) that clients have not read."""
         return sum(unread.held_bytes for unread in self._unread.values())
 
     def body(self, tenant: TenantId, announced_bytes: int | None, request_id: str) -> Hold:

@@ -186,7 +186,7 @@ class LaneProtocol(asyncio.Protocol):
 
     @property
     def unread_bytes(self) -> int:
-        """Bytes of answers that the client has not read."""
+        """Bytes of answers in this process that wait to be sent to the client."""
         return self._transport.get_write_buffer_size()
 
     # calls of the parser
@@ -350,7 +350,7 @@ class LaneProtocol(asyncio.Protocol):
         self._gateway.refuse(self, request_id_of(self._headers), answer)
 
     def _end_upload(self) -> None:
-        """Release the body's memory: an engine has the body, or none will get it."""
+        """Drop the request's body and release its memory: an engine has it, or none will get it."""
         upload, self._upload = self._upload, None
         if upload is not None:
             upload.end()

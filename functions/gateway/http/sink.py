@@ -19,10 +19,10 @@ class Sink(Protocol):
         """Send a stream's head (200) and its first events."""
 
     def more(self, data: bytes) -> None:
-        """Send further events."""
+        """Send further bytes of events of a stream that has begun."""
 
     def end(self, last: bytes) -> None:
-        """Send the last events, possibly none. Nothing follows."""
+        """Send the last bytes of a stream, possibly none, and end it. Nothing follows."""
 
     def cut(self) -> None:
         """Drop the client's connection because it does not read or the answer cannot end cleanly."""
@@ -41,6 +41,6 @@ class Answering(Protocol):
         """End the request because the client has disconnected. Does nothing if it has ended."""
 
     def pause(self) -> None:
-        """Pause because the client reads more slowly than the gateway writes."""
+        """Stop reading from the engine because the client reads more slowly than the gateway writes."""
 
     def resume(self) -> None: ...

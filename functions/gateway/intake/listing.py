@@ -208,7 +208,7 @@ def _is_asleep(catalogue: Catalogue, fleet: FleetView, pools: tuple[PoolName, ..
 
 
 def _capacity(replicas_ready: int, asleep: bool) -> dict[str, Any]:
-    """Describe the capacity; `asleep` is present only if true."""
+    """Return the `capacity` object of a model: `ready`, `replicas_ready`, and `asleep` only if true."""
     capacity = {"ready": replicas_ready > 0, "replicas_ready": replicas_ready}
     return capacity | {"asleep": True} if asleep else capacity
 

@@ -149,7 +149,7 @@ def admit_media(body: JsonObject, pepper: bytes, tenant: TenantId, hosts: frozen
 
 
 def _parts(body: JsonObject) -> list[dict[str, Any]]:
-    """Return messages, items, documents and tool outputs, and all parts in them."""
+    """Return all objects of a body that may refer to media: messages, items, documents and all parts in them."""
     within: list[Any] = []
     parts: list[dict[str, Any]] = []
     for name, value in body.items():

@@ -63,7 +63,7 @@ def field_schema(check: Check) -> Schema:
 
 
 def _or_null(schema: Schema) -> Schema:
-    """Allow null for an optional field, because null means absent."""
+    """Return the schema that also allows null, which means absent, for an optional field."""
     known = {name: value for name, value in schema.items() if name != "description"}
     if not known or known == {"type": "null"}:
         return schema

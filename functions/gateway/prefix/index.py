@@ -84,7 +84,7 @@ class Prefixes:
             record.set_capacity(replica_id, _capacity_bytes(heartbeat))
 
     def forget(self, replica_id: ReplicaId) -> None:
-        """Forget the replica's cache."""
+        """Forget what the replica has cached and its pool; does nothing for an unknown replica."""
         record = self._records.get(self._pool_of.pop(replica_id, PoolName("")))
         if record is not None:
             record.forget(replica_id)
@@ -97,7 +97,7 @@ class Prefixes:
         self._records = records
 
     def __len__(self) -> int:
-        """Return the number of recorded blocks."""
+        """Return the number of recorded text blocks in all pools."""
         return sum(map(len, self._records.values()))
 
 

@@ -51,7 +51,7 @@ class Leasing(Protocol):
 
     @property
     def asks(self) -> Mapping[str, int]:
-        """Number of requests that needed a request to the bus, by outcome."""
+        """Number of client requests for which units were requested from the bus, by outcome."""
 
     def fit(self, key: str, account: QuotaAccount, now_us: int) -> None:
         """Apply the current way of sharing limits between gateways to this account, named `key`."""
@@ -120,7 +120,7 @@ class RequestQuota:
         return zip(self.keys, self.accounts, strict=True)
 
     def progress(self, output_tokens_total: int, now_s: float) -> None:
-        """Extend the reservation if a stream has produced more tokens than expected."""
+        """Extend the reservation to these tokens if a stream has produced more output than is reserved."""
         if output_tokens_total > self.reservation.output_tokens:
             self.reservation.extend(output_tokens_total, int(now_s * US_PER_S))
 
@@ -168,7 +168,7 @@ class RequestQuota:
         return of_answer
 
     def leave(self, now_s: float) -> None:
-        """Settle at no usage if not settled, and free the request's slots. Called once, when the request has ended."""
+        """Settle at no cost if not settled yet, and free the request's slots. Called once, at the request's end."""
         if self.reservation.state != "settled":
             self.settle(None, 0, 0.0, 0.0, now_s)
         for account in self.accounts:
@@ -221,7 +221,7 @@ class TenantQuotas:
 
     @property
     def gateways(self) -> int:
-        """Number of gateways known to share these limits and pools."""
+        """Number of gateways known to share these limits and pools; 1 if limits are not shared."""
         return self.leasing.gateways if self.leasing is not None else 1
 
     @property

@@ -41,13 +41,13 @@ class Owner(Protocol):
         """Receive the first events of a stream, once they contain the beginning of an answer."""
 
     def attempt_streamed(self, attempt: "Attempt", out: bytes) -> None:
-        """Receive further events."""
+        """Receive further bytes of events of a stream that has begun."""
 
     def attempt_finished(self, attempt: "Attempt") -> None:
-        """Note that the stream has ended after `[DONE]`."""
+        """Note that the engine's stream is complete: it ended after `[DONE]`."""
 
     def attempt_answered(self, attempt: "Attempt", answer: WholeAnswer) -> None:
-        """Receive a whole answer, not streamed."""
+        """Receive the whole answer of a request that is not streamed."""
 
     def attempt_refused(self, attempt: "Attempt", answer: ErrorAnswer) -> None:
         """Receive the error answer for a request that the engine rejects as invalid."""
@@ -92,7 +92,7 @@ class Attempt:
         self._before_last = self._last = b""  # the last two pieces passed on
 
     def start(self) -> None:
-        """Reserve a slot at the replica and send the request."""
+        """Reserve a slot at the replica and send the request, on an idle connection or a new one."""
         self._slot = self._services.router.record_sent(self._admitted, self.prediction)
         self.sent_s = self._slot.sent_s
         self._connect()
@@ -116,7 +116,7 @@ class Attempt:
 
     @property
     def usage(self) -> Usage | None:
-        """Usage that the stream has reported so far."""
+        """Usage that the engine has reported in the stream so far, or None."""
         return self._relay.usage if self._relay is not None else None
 
     @property

@@ -131,7 +131,7 @@ def end(exchange: EndingExchange, status: int, code: str = "") -> None:
 
 
 def ended_of(services: Services, exchange: EndingExchange, status: int, code: str) -> Ended:
-    """Return the complete record of the request."""
+    """Return the record of an ended request, with its costs, for all end listeners."""
     admitted, attempt, plan = exchange.admitted, exchange.tries.attempt, exchange.plan
     gave_up = code == errors.DEADLINE_EXCEEDED and _is_past_own_deadline(services, exchange)
     spent = settlement.spent(exchange, attempt, services.fleet, client_left=status == CLIENT_LEFT or gave_up)

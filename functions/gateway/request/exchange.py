@@ -188,7 +188,10 @@ class RequestExchange:
             self.tries.start_attempt(self, *handed, self.renaming, begins=split.record_handover)
 
     def decide(self, admitted: Admitted) -> Prediction | NoReplica:
-        """Return the router's choice of a replica. No other method requests one."""
+        """Return the router's choice among replicas that were not tried, or why there is none.
+
+        No other method requests one.
+        """
         return self.services.router.decide(admitted, self.tries.tried)
 
     def split_over(self) -> None:
@@ -335,7 +338,7 @@ class RequestExchange:
     # calls of the client's connection: the exchange is an Answering
 
     def client_left(self) -> None:
-        """End the request and abort the engine's work, which nothing reads any more."""
+        """End the request (499) because the client left, and abort the engine's work. Does nothing if it has ended."""
         if not self.ended:
             ending.settle_cascade(self)
             ending.end(self, ending.CLIENT_LEFT)

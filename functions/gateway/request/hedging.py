@@ -36,7 +36,7 @@ class RetryBudgets:
         self._pools: dict[PoolName, RetryBudget] = {}
 
     def swap(self, pools: Iterable[PoolName]) -> None:
-        """Apply a new snapshot. Pools that remain keep their budget."""
+        """Apply a new snapshot's pools: those that remain keep their retry budget, new ones get a fresh one."""
         now_s = self._clock()
         self._pools = {pool: self._pools.get(pool) or RetryBudget(updated_s=now_s) for pool in pools}
 

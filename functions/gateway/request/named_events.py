@@ -76,7 +76,7 @@ class NamedEventRelay:
 
     @property
     def is_counted(self) -> bool:
-        """False: engines report usage only at the end."""
+        """Always False, because in this dialect engines report usage only at the end of a stream."""
         return False
 
     def feed(self, data: bytes) -> bytes:

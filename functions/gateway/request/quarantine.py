@@ -61,7 +61,7 @@ class PromptQuarantine:
             self._table.answered(ended.fingerprint(), ended.timeline.ended_s)
 
     def check(self, admitted: Admitted, now_s: float) -> None:
-        """Raise RequestRejected (400) if the prompt is quarantined."""
+        """Raise RequestRejected (400), and count it, if the prompt is quarantined."""
         if not self._table.suspects:
             return
         held_s = self._table.held_for_s(self.fingerprint(admitted), now_s)

@@ -139,7 +139,7 @@ def all_failed(failures: tuple[AttemptFailure, ...], past_deadline: bool, admitt
 
 
 def not_loaded(failed: ColdFailed, admitted: Admitted) -> ErrorAnswer:
-    """Return the error that says why a requested adapter was not loaded."""
+    """Return the 503 that says why a requested adapter was not loaded and when to retry, if that helps."""
     model, retry_after_s = admitted.model.served_as, _retry_after_s(admitted)
     if failed.outcome == "refused":
         why = f": {failed.reason}" if failed.reason else ""
@@ -205,7 +205,7 @@ def _lacks_route(status: int, body: bytes) -> bool:
 
 
 def status_in_error(error_body: bytes) -> int:
-    """Return the status in an error event, or 500 if there is none."""
+    """Return the HTTP status in an engine's error event, or 500 if it has none from 400 to 599."""
     try:
         code = orjson.loads(error_body)["error"]["code"]
     except (orjson.JSONDecodeError, KeyError, TypeError):

@@ -68,7 +68,7 @@ class Splitting(Protocol):
     """The part of an exchange that its split calls."""
 
     def split_over(self) -> None:
-        """Continue with the answer, with or without handed-over blocks."""
+        """Continue after the prefill with the answer, with or without its KV blocks."""
 
 
 class PrefillSplit:
@@ -257,7 +257,7 @@ class PrefillSplit:
 
     @property
     def has_split(self) -> bool:
-        """True if the answer was generated with a handover."""
+        """True if the answer is generated with a handover of the prefill's KV blocks, which was not given up."""
         return self.why == "pays" and self._handed is not None
 
     def is_at_work(self) -> bool:
@@ -320,7 +320,7 @@ class PrefillSplit:
         return False
 
     def _record_lost_prefill(self, attempt: Attempt, why: SplitWhy, failure: AttemptFailure | None = None) -> None:
-        """Record that the prefill came to nothing, and continue with one engine."""
+        """Record why the prefill came to nothing and count its lost work; then continue with one engine."""
         self.why = why
         self._services.admission.pools.prompt_lost(attempt.admitted)
         if failure not in REFUSALS:

@@ -51,7 +51,7 @@ class Tries(msgspec.Struct, eq=False):
         self.attempt.start()
 
     def start_hedge(self, owner: Owner, admitted: Admitted, decision: Prediction, renaming: Renaming) -> None:
-        """Start a hedge beside the running attempt."""
+        """Start a hedge, the second attempt, beside the running one, and count it and its replica as tried."""
         self.tried[decision.replica.id] = None
         self.count += 1
         self._services.hedging.begun_total += 1

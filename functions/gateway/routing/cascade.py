@@ -124,7 +124,7 @@ class CascadeJudge:
 
     @property
     def counted_tokens(self) -> int:
-        """Number of tokens of the answer so far, for engines that report no usage."""
+        """Number of tokens of the answer whose entropies were seen so far, for engines that report no usage."""
         return len(self._entropies)
 
     def outcome(self) -> CascadeOutcome:

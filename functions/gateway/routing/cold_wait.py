@@ -106,7 +106,7 @@ class ColdWait:
             self._fail(self._admitted, failed)
 
     def _is_over(self) -> bool:
-        """End the wait and return True, or return False if it was left before."""
+        """End the wait, add its time to the timeline and return True; return False if it was left before."""
         if self._since_s is None:
             return False
         self._timeline.load_s += self._clock() - self._since_s

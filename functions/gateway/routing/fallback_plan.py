@@ -84,7 +84,7 @@ class FallbackPlan:
         return self.cascade if self.cascade is not None and self.cascade.asking is admitted else None
 
     def request_changed(self, admitted: Admitted, other: Admitted) -> None:
-        """Keep the judge when another version of the model is used in the same pool."""
+        """Switch the judge, if it judges `admitted`, to `other`: another version of the model in the same pool."""
         judge = self.judge(admitted)
         if judge is not None:
             judge.request_changed(other)
@@ -130,12 +130,12 @@ class FallbackPlan:
 
     @property
     def is_away(self) -> bool:
-        """True if another model is used than the requested one, or the requested pool can still be returned to."""
+        """True if another model than the requested one is used; a cascade's larger model counts as another one."""
         return not self.degraded.is_same_model if self.degraded is not None else self._home is not None
 
     @property
     def requested_model(self) -> str:
-        """Name of the requested model if another one is used, else empty."""
+        """Name and version of the requested model if another pool answers with another model, else empty."""
         degraded = self.degraded
         return degraded.requested.model.served_as if degraded is not None and not degraded.is_same_model else ""
 

@@ -55,7 +55,7 @@ class WakeWaiter(Protocol):
     def pool_does_not_serve(self, refused: NotAwake) -> None: ...
 
     def pool_is_starting(self, expected_s: float | None) -> None:
-        """Send a streaming client a comment that its pool is still starting."""
+        """Send a streaming client a comment that its pool is still starting, for another `expected_s` if known."""
 
 
 @dataclass(slots=True)
@@ -167,7 +167,7 @@ class PoolWakes:
         return max(seen) if seen else self._started_s.get(pool)
 
     def replica_started(self, pool: PoolName, took_s: float) -> None:
-        """Record the start time that a replica's heartbeat reports."""
+        """Record the seconds that a replica's start took, as its heartbeat reports; for at most MAX_DEMAND pools."""
         if pool in self._started_s or len(self._started_s) < MAX_DEMAND:
             self._started_s[pool] = took_s
 

@@ -120,7 +120,7 @@ class _Stage:
 
     @property
     def has_answered(self) -> bool:
-        """True if the candidate has a counted answer."""
+        """True if at least one counted request of the candidate was answered without an error."""
         return self.candidate.requests > self.candidate.errors
 
     @property
@@ -214,7 +214,7 @@ class RolloutEvidence:
     def heartbeats(self) -> list[RolloutHeartbeat]:
         """Return the heartbeats with the stages that have changed, or every WHOLE_EVERY_S with all.
 
-        None without stages; otherwise at least an empty one as a sign of life.
+        The list is empty without stages; otherwise it has at least a heartbeat without stages, as a sign of life.
         """
         now_s = self._clock()
         self._decide(now_s)
@@ -277,7 +277,7 @@ class RolloutEvidence:
     def _counted(self, use: SplitUse, group: Group, tenant: TenantId) -> GroupStats | None:
         """Return the group's statistics for one more request of this tenant, or None if its share is used up.
 
-        An unknown stage is added; beyond MAX_STAGES the one that changed first is dropped.
+        An unknown stage is added; beyond MAX_STAGES the least recently used one is dropped.
         """
         key = (use.rollout, use.stage)
         stage = self._stages.get(key)
@@ -316,7 +316,7 @@ class Rollouts:
         self._catalogue: Catalogue | None = None
 
     def swap(self, catalogue: Catalogue) -> None:
-        """Apply a new snapshot. A rollout that is not in it has ended."""
+        """Apply a new snapshot. A rollout that is not in it has ended: its session pins are dropped."""
         self._catalogue = catalogue
         self.splits.forget_ended(self.is_split)
 

@@ -84,7 +84,7 @@ class Router:
         self._alike: bytes | None = None  # the last hash that is not a conversation
 
     def set_zone(self, zone: str) -> None:
-        """Set the gateway's own zone, which may become known only after its start."""
+        """Set the gateway's own zone for routing, which may become known only after its start."""
         self._zone = zone
 
     def decide(self, admitted: Admitted, tried: Collection[ReplicaId]) -> Prediction | NoReplica:

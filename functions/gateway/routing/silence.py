@@ -38,7 +38,7 @@ class Silence:
         self._mute: dict[ReplicaId, None] = {}  # ordered set
 
     def record_bytes(self, replica_id: ReplicaId, now_s: float) -> None:
-        """Record that data came from the replica, for any request."""
+        """Record that data came from the replica, for any request; it is then no longer mute."""
         self._heard_s[replica_id] = now_s
         if self._mute:
             self._mute.pop(replica_id, None)

@@ -42,7 +42,7 @@ class SplitUse(msgspec.Struct, frozen=True):
     fell_back: bool = False  # moved from the candidate to control because no replica had the candidate
 
     def header(self) -> bytes:
-        """Return the value of the `x-shoal-rollout` header."""
+        """Return the value of `x-shoal-rollout`: rollout, stage, group, and the reason if control stepped in."""
         note = b"; reason=candidate_unavailable" if self.fell_back else b""
         return b"%b; stage=%d; group=%b%b" % (self.rollout.encode(), self.stage, self.group.encode(), note)
 
@@ -94,7 +94,7 @@ class Splits:
         return pinned
 
     def forget_ended(self, is_split: Callable[[RolloutId, ModelId], bool]) -> None:
-        """Drop the pins of rollouts that are not in the new snapshot."""
+        """Forget the rollouts for which `is_split` is False, as they have ended, and their pins."""
         ended = {rollout for rollout, model in self._models.items() if not is_split(rollout, model)}
         self.pins.drop_rollouts(ended)
         for rollout in ended:

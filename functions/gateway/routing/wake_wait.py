@@ -107,7 +107,7 @@ class WakeWait:
         self._sink.begin_stream(replies.headers(admitted, None, self._timeline, b"text/event-stream", more), comment)
 
     def _over(self) -> bool:
-        """End the wait and return True, or return False if it has ended before."""
+        """End the wait, add its time to the timeline and return True; return False if it has ended before."""
         if self._since_s is None:
             return False
         self._timeline.wake_s += self._clock() - self._since_s

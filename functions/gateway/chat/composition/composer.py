@@ -35,7 +35,7 @@ class Composer:
         self._shared = shared
 
     def may_handle(self, catalogue: Catalogue, tenant: TenantId) -> bool:
-        """Return True if a chat of this tenant may need a composition."""
+        """Return True if the tenant has tools, stored conversations or summaries, so that a chat may be composed."""
         entry = catalogue.tenants[tenant]
         return bool(entry.tools) or entry.conversations is not None or entry.context_overflow == "summarise"
 

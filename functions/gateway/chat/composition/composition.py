@@ -53,7 +53,7 @@ class Composition:
     # methods of Answering, for the client's side
 
     def client_left(self) -> None:
-        """Abort the round under way immediately and start no other."""
+        """End the composition because the client left: abort the round and the tool calls under way at once."""
         if self.ended:
             return
         self.ended = True

@@ -31,7 +31,7 @@ class Gathered:
         await self._ended.wait()
 
     def parsed(self) -> JsonObject | None:
-        """Return the object of a complete answer, or None for an error."""
+        """Return the parsed JSON of a complete answer (200), or None for any other status."""
         return orjson.loads(self.body) if self.status == 200 else None
 
     def whole(self, status: int, headers: Headers, body: bytes) -> None:
