@@ -172,7 +172,7 @@ class Database:
         return await (self._operator if for_operator else self._tenants).run(work)
 
     def on_commit(self, listener: Callable[[], None]) -> None:
-        """From now on, call `listener` after each write of this process, in the writing thread."""
+        """Call `listener` after each later write of this process, in the writing thread."""
         self._listeners.append(listener)
 
     @contextlib.contextmanager
