@@ -49,7 +49,7 @@ class Fence:
             self.highest = int(self._file.read_text()[:_MAX_CHARS])
 
     def use_database(self, raise_to: RaiseTo) -> None:
-        """From now on, store the highest leadership in the database as well, with `raise_to`."""
+        """Store each later highest leadership in the database as well, with `raise_to`."""
         self._raise_to = raise_to
 
     def check(self, token: int) -> None:

@@ -107,8 +107,8 @@ class BloomTable:
         return {column: self._depth(column, names) for column in slots_of(candidates)}
 
     def _holders(self, name: int, nobody: int = 0) -> int:
-        """Return the columns that seem to hold a block, as bits; `nobody` is ignored. One comparison: 5 us for 9 or 500
-        replicas."""
+        """Return the columns that seem to hold a block, as bits; the default is ignored. One comparison: 5 us for 9 or
+        500 replicas."""
         wanted = np.uint64(_bits_of(name))
         held = (self._table[name & _WORD] & wanted) == wanted
         return int.from_bytes(np.packbits(held, bitorder="little").tobytes(), "little")

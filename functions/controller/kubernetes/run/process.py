@@ -210,8 +210,7 @@ class KubernetesController:
         )
 
     def _recorded_token(self) -> int:
-        """Return the token in the record, 0 if there is none or it is unreadable; a Lease that was deleted must begin
-        above it. Raise LeaseUnreachable if the record cannot be fetched now."""
+        """Return the record's token, or 0 (none, or unreadable), above which a new Lease begins; or LeaseUnreachable."""
         try:
             found = KubeApi(self._client, NoTerm()).get(CONFIG_MAP, self._settings.namespace, RECORD_NAME)
             return inventory.decode(mapping_at(found, "data")).token if found is not None else 0
@@ -322,16 +321,14 @@ class KubernetesController:
         self._judge()
 
     def _judge(self) -> None:
-        """Update the findings of which policies of the published revision are not obeyed; do nothing if none is
-        published."""
+        """Update the findings of which policies of the published revision, if any, are not obeyed."""
         published = self._publishing.published
         if published is not None:
             contested = {name: each.contested for name, each in self._scaled.items() if each.contested}
             self._obedience.update(*published, ObservedFleet(self._report, contested), time.monotonic())
 
     def _judged_anew(self, new: Sequence[Unobeyed]) -> None:
-        """Report new findings: wake the source, which writes them into the statuses of our objects, and record Events
-        for objects without such a status."""
+        """Report new findings: wake the source, which writes statuses; record Events for objects without a status."""
         self._wake_source()
         for finding in new:
             regarding = self._without_status(finding)
@@ -339,9 +336,7 @@ class KubernetesController:
                 self._events.record([note_of_finding(regarding, finding)])
 
     def _without_status(self, finding: Unobeyed) -> Regarding | None:
-        """Return the object that an Event about the finding regards, or None if the finding is in a status or the
-        object is unknown. With git it is the record, because git's objects are on no cluster; KServe writes a service's
-        status."""
+        """Return the object for an Event (git: the record; else the InferenceService), or None if a status has it."""
         if isinstance(self._reconciler, GitReconciler):
             return self._reconciler.record
         stored = self._reconciler.find_object(finding.key) if finding.kind == INFERENCE_SERVICE.kind else None
@@ -381,8 +376,7 @@ class KubernetesController:
         self._pacer.wake()
 
     async def _fetch_now(self) -> None:
-        """With the git source, fetch before a requested pass: it is about the remote's current tip, not the one of the
-        last poll."""
+        """With the git source, fetch before a requested pass: it is about the remote's current tip."""
         if isinstance(self._reconciler, GitReconciler):
             await self._reconciler.fetch_tip()
 
