@@ -167,7 +167,7 @@ def encode(book: Book) -> bytes:
 
 
 def decode(document: bytes) -> Book:
-    """Read a book from its file; raise ValueError if it is malformed."""
+    """Return the book that `document`, the content of its file, holds; raise ValueError if it is malformed."""
     try:
         copy = msgspec.json.decode(document, type=_Copy)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -91,8 +91,9 @@ class RolloutClient:
         self._registry = registry
 
     async def changes(self, after: int, wait_s: float) -> ChangesPage:
-        """Return the changes after that number: immediately if there are any, else after at most `wait_s`. Raise
-        RegistryUnavailable if the answer is too large or malformed."""
+        """Return a page of the registry's changes (API models, keys, rollouts) after that number: immediately if
+        there are any, else after at most `wait_s`, then perhaps empty. Raise RegistryUnavailable also if the answer
+        is too large or malformed."""
         params = {"after": after, "wait_s": wait_s}
         timeout = httpx.Timeout(wait_s + 30.0, connect=5.0)
         response = await self._registry.send("GET", CHANGES_PATH, params=params, timeout=timeout)

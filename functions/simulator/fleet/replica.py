@@ -206,8 +206,9 @@ class Replica:
         )
 
     def reload_s(self, work: FluidSequence, now_s: float) -> float:
-        """Return the seconds until the prompt's tokens in host memory are on the accelerator; 0 if there are none.
-        Reloads run one after the other. They exist only in pools without adapters."""
+        """Begin the reload of the prompt's tokens from host memory and return the seconds until they are on the
+        accelerator; 0 if there are none. Set `work.reloaded_tokens`. A reload waits for those begun before; only
+        pools without adapters have any."""
         cache = self.engine.cache
         tokens = cache.to_reload(work.blocks) if cache is not None and self.adapters is None else 0
         if not tokens:

@@ -210,7 +210,7 @@ class KubernetesController:
         )
 
     def _recorded_token(self) -> int:
-        """Return the record's token, or 0 (none, or unreadable), above which a new Lease begins; or LeaseUnreachable."""
+        """Return the record's token, or 0 if unreadable; a new Lease begins above it. Raises LeaseUnreachable."""
         try:
             found = KubeApi(self._client, NoTerm()).get(CONFIG_MAP, self._settings.namespace, RECORD_NAME)
             return inventory.decode(mapping_at(found, "data")).token if found is not None else 0
