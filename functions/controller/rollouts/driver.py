@@ -176,8 +176,9 @@ class RolloutDriver:
         await self._rows.add_rows(after)
 
     def _with_time(self, row: Rollout, where: Residency) -> Residency:
-        """Return `where` with the seconds for which no replica has had the new version, for a base's rollout that was
-        loaded. While a replica has it, and for any other rollout, `where` is unchanged."""
+        """Return `where` with the seconds for which replicas were ready and none had the new version, for a base's
+        rollout that was loaded. If one has it or none is ready, the time starts anew and `where` is unchanged, as for
+        any other rollout."""
         if not (row.is_of_base and row.loaded and where.lacks_candidate):
             self._lost_s.pop(row.id, None)
             return where

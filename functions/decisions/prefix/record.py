@@ -100,8 +100,9 @@ class PrefixRecord:
     def record_sent(
         self, blocks: Sequence[int], replica: ReplicaId, text_bytes: int, block_bytes: int, now_s: float
     ) -> None:
-        """Record that a replica has the blocks of a prompt sent to it. `text_bytes` is the prompt's length, at least
-        what its blocks cover. A full record drops its older half."""
+        """Record that a replica has the blocks of a prompt sent to it. `text_bytes` is what it will cache, prompt and
+        expected answer: at least what the blocks cover. If the young part is then full, it becomes the old one, and
+        the former old part is forgotten."""
         if now_s >= self._rotate_at_s:
             self._rotate_by_time(now_s)
         elif self._rotate_at_s == inf:

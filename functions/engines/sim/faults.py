@@ -171,8 +171,8 @@ class BrokenWriter(Writer):
             self._connection.close()
 
     def _split(self, data: bytes) -> None:
-        """Send the half held of the previous event and the first half of this one; hold its second half until the next
-        event."""
+        """Cut the event inside its first multi-byte UTF-8 character, or in the middle if it has none. Send the held
+        rest of the previous event with the part before the cut; hold the rest until the next event or `finish`."""
         middle = next((i for i, byte in enumerate(data) if byte & 0xC0 == 0x80), len(data) // 2)
         self._connection.write_chunk(self._held + data[:middle])
         self._held = data[middle:]

@@ -203,7 +203,8 @@ def changes_of(present: Loaded | None, candidate: Loaded) -> tuple[Change, ...]:
 
 
 def changes_to_running(running: Snapshot, candidate: Loaded, api: Book) -> tuple[Change, ...]:
-    """Return the changes from the registry's snapshot, including its API's entries, to the candidate."""
+    """Return the changes that publishing the candidate would make to the registry's snapshot. Entries made by the
+    registry's API stay, unless the candidate declares their name or lacks their tenant or pool."""
     known = {version.artifact_uri: version.digest for model in running.models for version in model.versions}
     return describe(running, with_api_of(running, compiled(candidate, known), api))
 
