@@ -5,7 +5,7 @@ A timeout or a periodic check compares a peer's last activity with this process'
 that peers sent in the meantime is still unread, so a check at that moment would cut off healthy clients and eject
 healthy engines.
 
-    Rounds      for a periodic check: a late round is skipped, the next one counts
+    StallGuard  for a periodic check: a late round is skipped, the next one counts
     timeout     for a single wait: like `asyncio.timeout`, but a late expiry waits SECOND_LOOK_S more
 
 A round is late if it comes more than LATE_PERIODS periods after the last one. After a late round the limit is

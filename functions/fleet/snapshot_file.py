@@ -39,7 +39,8 @@ class SnapshotFile:
     _deltas: int = 0
 
     def load(self, breathe: Breathe = without_pause) -> Indexed | None:
-        """Return the file's content; None if there is no file, SnapshotInvalid if it cannot be read or trusted."""
+        """Return the file's content, or None if there is no file. Raise SnapshotInvalid if it cannot be read or
+        trusted."""
         self._held = ""
         try:
             with self.path.open("rb") as file:
@@ -125,5 +126,5 @@ def write(path: Path, document: bytes) -> None:
 
 
 def read(path: Path) -> Indexed | None:
-    """Return the stored content; None if there is no file, SnapshotInvalid if it cannot be read or trusted."""
+    """Return the stored content, or None if there is no file. Raise SnapshotInvalid if it cannot be read or trusted."""
     return SnapshotFile(path).load()

@@ -75,7 +75,8 @@ class AgentMetrics:
         self._registry.register(_BusCollector(link))
 
     def watch_kv(self, watch: KvWatch) -> None:
-        """Show from now on how many blocks of the engine's KV cache are known."""
+        """Export from now on the figures of the prefix index: known KV blocks, event batches, losses and blocks left
+        out."""
         self._registry.register(_KvCollector(watch))
 
     def watch_accelerators(self, accelerators: Accelerators) -> None:

@@ -102,7 +102,8 @@ class TraceFiles:
         return descriptor
 
     def _remove_oldest(self) -> None:
-        """Remove the oldest files until a whole new file has room; files that a process still writes to stay."""
+        """Remove the oldest files until a whole new file has room and there are at most MAX_FILES; files that a
+        process still writes to stay."""
         sizes = [(path, size) for path in sorted(self._directory.glob(PATTERN)) if (size := size_of(path)) is not None]
         held_bytes, number = sum(size for _, size in sizes), len(sizes)
         for path, size in sizes:

@@ -75,8 +75,9 @@ def write_folders(path: Path, folders: Folders) -> None:
 
 
 def folder_of(base: ModelEntry, version: str) -> str | None:
-    """Return the folder of a base's version, or None if the base has no such version or its artifact is not in a folder
-    of this machine."""
+    """Return the name, below the models directory, of the folder for a base's version (also before its weights are
+    fetched), or None if the base has no such version or its artifact URI names neither base weights nor a folder of
+    the models volume."""
     uri = next((each.artifact_uri for each in base.versions if each.name == version), "")
     return folder_at(uri)
 

@@ -187,8 +187,8 @@ class Reconciler:
         self._on_done(revision, self.wanted.stalled)
 
     def _surge(self, supervisor: Supervisor) -> Surge:
-        """Return the function that plans one extra replica of a pool; it returns no specs if settings, YAML, memory,
-        ports or accelerators do not allow one."""
+        """Return the function that plans one extra replica of a pool; it returns no specs if settings, YAML, free
+        memory, slots or accelerators do not allow one."""
         pools, target = self.wanted.pools, self.wanted.target
 
         def surge(pool: str) -> Mapping[str, ProcessSpec]:

@@ -78,8 +78,8 @@ def all_that_had_slots(
 
 
 def has_memory(engine_pids: Iterable[int], available_bytes: int | None = None) -> bool:
-    """Return True if the machine has the free memory for another engine like the largest of these, or if none of them
-    can be measured."""
+    """Return True if the machine has NEEDED_RATIO times the memory of the largest of these engines free, or if none
+    of them can be measured."""
     sizes = [size for pid in engine_pids if (size := _resident_bytes(pid)) is not None]
     available = psutil.virtual_memory().available if available_bytes is None else available_bytes
     return available >= NEEDED_RATIO * max(sizes, default=0)

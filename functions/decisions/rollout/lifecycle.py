@@ -1,6 +1,6 @@
 """Lifecycle of a rollout: its states, and the effect of each event. Pure functions.
 
-              Loaded                    StagePassed (the last one)
+            VersionLoaded               StagePassed (the last one)
     loading ─────────► running ───────────────────────────────────► completed
        ▲  │  ▲          │ ▲  │ Breached, Withdrawn, RolledBack
        │  │  └──┐ Paused│ │  └──────────────► rolled_back ──┐ Resumed: another attempt
@@ -11,7 +11,7 @@
 A paused rollout does not advance; its share of traffic stays, and its conditions still halt it. Resuming continues in
 the former state: `loaded` is True if the new version was loaded before. A rolled-back rollout stays so while its
 target is declared. After that it is superseded, and declaring the same target again starts another rollout. A policy
-with one stage completes with Loaded.
+with one stage completes with VersionLoaded.
 
 Laws (tests/decisions/rollout/test_rollout.py): `TABLE` has a line for every state and event; an illegal event raises
 IllegalTransition and changes nothing; stages only grow within an attempt; completed and superseded are final; the

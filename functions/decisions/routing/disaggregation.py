@@ -90,7 +90,8 @@ class Weighed(msgspec.Struct, frozen=True):
 
 
 def reason_to_skip(prompt_tokens: int, cached_tokens: int, min_prompt_tokens: int) -> SplitWhy | None:
-    """Return why a prompt is not compared at all, or None if it is."""
+    """Return why the split into prefill and decode replicas is not considered for a prompt: `short` if it has fewer
+    than `min_prompt_tokens`, `cached` if its uncached part has; None if the two ways are to be compared."""
     if prompt_tokens < min_prompt_tokens:
         return "short"
     return "cached" if prompt_tokens - cached_tokens < min_prompt_tokens else None

@@ -2,7 +2,7 @@
 
     count      once a request, with the tokens that its accounts were charged (`settlement` calls it)
     lost_*     work of engines without a result: attempts that failed, or lost against another one
-    take       everything since the last call, for the spool
+    pop_rows   everything since the last call, for the spool
 
 A request belongs to the hour in which it ended and to the model that answered it. The tokens of a cascade's small
 model belong to that model, without a request. Costs use the price in the pool's snapshot at the end of the request,

@@ -88,7 +88,7 @@ def all_compared(
     before: Sequence[Mapping[Key, float | None]],
     after: Sequence[Mapping[Key, float | None]],
 ) -> dict[Key, ComparedFigure]:
-    """Compare all figures, by key; figures that no run has are left out."""
+    """Compare all figures of the runs before and after, by key; figures that no run has are left out."""
     found = {}
     for key, figure in figures.items():
         was, is_ = [run.get(key) for run in before], [run.get(key) for run in after]
