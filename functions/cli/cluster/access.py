@@ -80,8 +80,9 @@ class KubeCluster:
         try:
             config.load_kube_config(file, context, configuration, persist_config=False)  # type: ignore[no-untyped-call]
         except (ConfigException, OSError) as error:
+            reason = str(error).rstrip(".")
             raise CommandRefused(
-                f"the cluster cannot be reached: {error}; set KUBECONFIG, or name a context with --context"
+                f"the cluster cannot be reached: {reason}; set KUBECONFIG, or name a context with --context"
             ) from error
         configuration.retries = False
         self._configuration = configuration

@@ -253,7 +253,7 @@ async def _show_batch(batches: Batches, tenant: str, batch_id: str) -> dict[str,
 async def _find_batch(batches: Batches, tenant: str, batch_id: str) -> BatchRecord:
     record = await batches.log.latest(tenant, batch_id)
     if record is None:
-        message = f"There is no batch {quote(batch_id)}. GET /v1/batches lists yours."
+        message = f"There is no batch {quote(batch_id)}. GET /v1/batches lists your batches."
         raise RequestRejected(ErrorAnswer(404, "invalid_request_error", "batch_not_found", message, "id"))
     return record
 

@@ -145,7 +145,7 @@ def as_list(data: list[dict[str, Any]], *, has_more: bool) -> dict[str, Any]:
 
 
 def file_not_found(file_id: str) -> RequestRejected:
-    message = f"There is no file {quote(file_id)}. GET /v1/files lists yours."
+    message = f"There is no file {quote(file_id)}. GET /v1/files lists your files."
     return RequestRejected(ErrorAnswer(404, "invalid_request_error", "file_not_found", message, "id"))
 
 
