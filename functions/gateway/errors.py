@@ -66,7 +66,9 @@ def forbidden(message: str, code: str = "insufficient_permissions") -> RequestRe
 
 
 def model_not_found(requested: str) -> RequestRejected:
-    message = f"The model {quote(requested)} does not exist or this key may not use it. GET /v1/models lists its models."
+    message = (
+        f"The model {quote(requested)} does not exist or this key may not use it. GET /v1/models lists its models."
+    )
     return RequestRejected(ErrorAnswer(404, "invalid_request_error", "model_not_found", message, "model"))
 
 
