@@ -40,7 +40,8 @@ def capacity(paths: Sequence[Path], wanted: CapacityRequest, *, as_json: bool) -
     unknown = [name for name in wanted.loads if name and name not in {each.pool.pool for each in pools}]
     if unknown:
         raise CommandRefused(
-            f"--load names {unknown[0]!r}, which is no pool here; pools: {', '.join(each.pool.pool for each in pools)}"
+            f"--load names {unknown[0]!r}, which is not a pool of this configuration; "
+            f"pools: {', '.join(each.pool.pool for each in pools)}"
         )
     reading = [each.pool for each in pools if each.pool.reads]
     for pool in reading:

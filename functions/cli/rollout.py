@@ -48,7 +48,7 @@ def ls(*, every: bool, model: str | None, as_json: bool) -> None:
     elif rows:
         make_console().print(rollout_table(rows))
     else:
-        make_console().print("there is no active rollout" if not every else "there is no rollout yet")
+        make_console().print("no rollouts are active" if not every else "no rollouts exist")
 
 
 def send_action(name: str, verb: str, reason: str, *, as_json: bool) -> None:
