@@ -102,9 +102,9 @@ MUTANTS = (
     Mutant("a tenant's place is not given back", RequestQuota, "leave", _does_nothing, "I1 settlement"),
     Mutant("the engine is not told to stop", Attempt, "drop", _leaves_the_engine_alone, "I5 bounded", 4),
     Mutant("silence means nothing", FleetView, "expire", _finds_nobody, "detection", 13),
-    Mutant("a broken stream ends as a whole one", ending, "lose", _says_nothing_of_the_error, "I3", 2),
+    Mutant("a broken stream ends as a whole one", ending, "end_broken_stream", _says_nothing_of_the_error, "I3", 2),
     Mutant("a piece is passed on twice", RequestExchange, "attempt_streamed", _answers_whole_twice, "I3 text", 2),
     Mutant("no session is remembered", Splits, "_group_of", _remembers_no_session, "I9 one version", 8),
     Mutant("begun after the drain's end", Gateway, "cut_short", _begins_after_the_end, "I1 settlement", 34),
-    Mutant("nobody looks at the clock", RequestExchange, "check", _does_nothing, "I7 starvation", 2),
+    Mutant("the deadline is never checked", RequestExchange, "check", _does_nothing, "I7 starvation", 2),
 )
