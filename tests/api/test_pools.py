@@ -51,7 +51,7 @@ NONSENSE = {
         files(service(annotations='shoal.dev/dedicated-to: "acne"')),
         'found "acne", and there is no such Tenant',
     ),
-    "nobody at all": (
+    "no tenant at all": (
         files(service(annotations='shoal.dev/dedicated-to: " , "')),
         "allowed: names of tenants, separated by commas",
     ),

@@ -39,7 +39,7 @@ def test_in_a_clone_it_is_the_fleet_of_its_repository(tmp_path: Path, monkeypatc
     git("clone", "--quiet", str(state / "gitops.git"), "fleet", at=tmp_path)
     monkeypatch.delenv("SHOAL_STATE_DIR", raising=False)
     monkeypatch.chdir(tmp_path / "fleet")
-    assert current_context(clones=True).layout.root != state  # there is no fleet yet
+    assert current_context(clones=True).layout.root != state  # before the first fleet
     (state / "tls").mkdir()
     (state / "tls" / "ca.pem").write_text("a certificate")
     assert current_context(clones=True).layout.root == state

@@ -129,9 +129,9 @@ def push(checkout: Checkout, bare: Path) -> "subprocess.CompletedProcess[str]":
     ("words", "status", "said"),
     [
         (("--base", "nowhere"), 1, "no revision 'nowhere'"),
-        (("--pool", "nobody"), 1, "the base has no pool 'nobody' that answers with text"),
+        (("--pool", "unknown"), 1, "the base has no pool 'unknown' that answers with text"),
         (("--load", "lots"), 1, "'lots' is not a load"),
-        (("--load", "nobody=0.5"), 1, "--load names 'nobody', which is not a pool of the base"),
+        (("--load", "unknown=0.5"), 1, "--load names 'unknown', which is not a pool of the base"),
         (("--trace", "missing.csv"), 1, "missing.csv"),
         (("--plot", "picture.gif"), 1, "use a name that ends in .svg or .png"),
         (("--seeds", "0"), 2, "--seeds"),

@@ -37,7 +37,7 @@ def bucket(le: str, *values: float, pool: str = "base") -> dict[str, Any]:
 def test_of_a_histogram_that_counts_each_bucket_is_kept_and_of_one_that_stands_none() -> None:
     counted, standing = bucket("0.5", 1, 1), bucket("0.5", 4, 4, pool="idle")
     series = [counted, bucket("+Inf", 1, 2), standing, bucket("+Inf", 4, 4, pool="idle")]
-    assert without_idle_buckets(series) == series[:2], "the least bucket stands still, and a quantile needs it"
+    assert without_idle_buckets(series) == series[:2], "the least bucket does not grow, but a quantile needs it"
 
 
 def test_a_name_is_as_promtool_reads_it() -> None:

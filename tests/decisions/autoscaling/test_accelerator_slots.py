@@ -65,7 +65,7 @@ def test_one_engine_loads_at_a_time_however_many_slots_are_free() -> None:
     fresh["a"] = (SlotDemand(1, 1), HeldSlots(serving=1, loading=1, sleeps=True))
     assert [each.warm for each in allot(fresh, 9).values()] == [1, 0]
     stays = {name: (SlotDemand(1, 2), HeldSlots(serving=1)) for name in "ab"}
-    assert [each.warm for each in allot(stays, 9).values()] == [2, 2], "what keeps its slot needs nobody to wait for it"
+    assert [each.warm for each in allot(stays, 9).values()] == [2, 2], "a pool with its own slot makes no other wait"
 
 
 def test_allotment_without_sleeping_engines() -> None:
