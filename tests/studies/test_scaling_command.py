@@ -55,7 +55,7 @@ def test_scaling_command_prints_a_table_and_draws_a_plot(traces: Path, tmp_path:
     assert lines[0].startswith("language_m-large, day 1: ")
     assert [line.split()[0] for line in lines[1:4]] == ["autoscaler", "hpa", "static"]
     assert "Simulating" not in done.stdout, "progress is not part of the answer"
-    assert "Replicas that are paid for" in picture.read_text()
+    assert "Replicas paid for" in picture.read_text()
 
 
 def test_scaling_json_has_every_figure(traces: Path, capsys: pytest.CaptureFixture[str]) -> None:
